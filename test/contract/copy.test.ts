@@ -8,10 +8,11 @@ import { type AuditRecord, type Execution, StoreClosed } from '../../src/store/c
 import type { Encryption } from '../../src/store/options.ts';
 import type { CopyMark, CopyRegister, CopyState, Scanned } from '../../src/store/register.ts';
 import { newRecord } from '../registers/records.ts';
-import { LONG, openCopyRegister, openStore, type StorePlace } from '../support/open-store.ts';
+import { openCopyRegister, type StorePlace } from '../support/open-store.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { storeFolder } from '../support/sqlite-files.ts';
+import { storeForTest } from '../support/stores.ts';
 import { bring } from './states.ts';
 
 const redis = await startRedis();
@@ -25,11 +26,8 @@ const directions = [
   ['redis', 'sqlite'],
 ] as const;
 
-async function opened(place: StorePlace, encryption?: Encryption): Promise<Store> {
-  const store = await openStore(place, {}, systemClock, undefined, encryption);
-  onTestFinished(() => store.close());
-  return store;
-}
+const opened = (place: StorePlace, encryption?: Encryption) =>
+  storeForTest(place, {}, systemClock, undefined, encryption);
 
 async function side(place: StorePlace): Promise<CopyRegister> {
   const register = await openCopyRegister(place);
@@ -110,8 +108,7 @@ describe.each(directions)('a copy from %s to %s', (from, to) => {
     await expect(old.complete(owner, paid())).rejects.toMatchObject({
       ...{ name: 'StoreUnavailable', maybeWritten: false },
     });
-    const next = await openStore(destination, { ...LONG, leaseMs: 1 });
-    onTestFinished(() => next.close());
+    const next = await storeForTest(destination, { leaseMs: 1 });
     expect(await next.get(owner.scope)).toMatchObject({ state: 'executing', token: owner.token });
   });
 });

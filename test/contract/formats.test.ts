@@ -1,16 +1,16 @@
 import { randomUUID } from 'node:crypto';
 import { Redis } from 'ioredis';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import type { Store } from '../../src/ledger/ledger.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { OtherFormat, UnreadableMark } from '../../src/store/contract.ts';
 import { auditOf } from '../../src/store/redis/commands.ts';
 import { requireFormat, whileUnanswered } from '../../src/store/redis/health.ts';
 import { freePort } from '../support/free-port.ts';
-import { openCopyRegister, openStore, type RedisPlace, type StorePlace } from '../support/open-store.ts';
+import { openCopyRegister, openStore, type RedisPlace } from '../support/open-store.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { countRecords, query, storeFolder } from '../support/sqlite-files.ts';
+import { storeForTest } from '../support/stores.ts';
 import { recordKeyOf } from './redis-damages.ts';
 import { bring, replayOf } from './states.ts';
 
@@ -18,12 +18,6 @@ const server = await startRedis();
 
 const newPlace = (): RedisPlace => ({ kind: 'redis', url: server.url, prefix: randomUUID() });
 const newFolder = () => ({ kind: 'sqlite' as const, path: storeFolder() });
-
-async function opened(place: StorePlace): Promise<Store> {
-  const store = await openStore(place);
-  onTestFinished(() => store.close());
-  return store;
-}
 
 /** Everything under a prefix, with its content. */
 async function contentOf({ prefix }: RedisPlace): Promise<Record<string, Buffer>> {
@@ -48,10 +42,10 @@ async function expectRefused(place: RedisPlace, why: RegExp): Promise<void> {
 describe('a Redis', () => {
   it('gets a note of the format with its first gateway, which later ones accept', async () => {
     const place = newPlace();
-    await opened(place);
+    await storeForTest(place);
     expect(await server.admin.get(`${place.prefix}:format`)).toBe('3');
     const before = await contentOf(place);
-    await opened(place);
+    await storeForTest(place);
     expect(await contentOf(place)).toEqual(before);
   });
 
@@ -107,7 +101,7 @@ describe('a Redis', () => {
 
   it('that a later version has migrated under a gateway makes it not ready', async () => {
     const place = newPlace();
-    const store = await opened(place);
+    const store = await storeForTest(place);
     expect((await store.health()).ok).toBe(true);
     await server.admin.set(`${place.prefix}:format`, '4');
     expect(await store.health()).toMatchObject({
@@ -118,7 +112,7 @@ describe('a Redis', () => {
 
   it('refuses an audit trail with a line of another format, or of none', async () => {
     const place = newPlace();
-    const store = await opened(place);
+    const store = await storeForTest(place);
     const { scope, token } = await bring(store, 'in_doubt');
     await store.resolve(scope, token, { as: 'released' }, { by: 'ada', reason: 'not in the books' });
     const name = auditOf(recordKeyOf(place, scope));
@@ -138,7 +132,7 @@ describe('a Redis', () => {
 
   it('keeps a mark of another format, and says so', async () => {
     const place = newPlace();
-    const store = await opened(place);
+    const store = await storeForTest(place);
     await store.mark('protect');
     const [name = ''] = (await server.admin.keys(`*${place.prefix}:3:0}:mark`)) as string[];
     await server.admin.set(name, 'a mark of another version');
@@ -169,7 +163,7 @@ describe('a SQLite database', () => {
 
   it('that a later version has migrated under a gateway gets no write of it, and makes it not ready', async () => {
     const place = newFolder();
-    const store = await opened(place);
+    const store = await storeForTest(place);
     const owner = await bring(store, 'executing');
     query(place.path, 'PRAGMA user_version = 4');
     const refused = { name: 'StoreUnavailable', maybeWritten: false };
@@ -199,7 +193,7 @@ describe('a SQLite database', () => {
     );
     expect(tables.length).toBeGreaterThan(5);
     for (const { name } of tables) query(place.path, `ALTER TABLE ${name} ADD COLUMN added TEXT`);
-    const store = await opened(place);
+    const store = await storeForTest(place);
     expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
     const doubtful = await bring(store, 'in_doubt');
     const note = { by: 'ada', reason: 'in the books' };

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { UnreadableRecord } from '../../src/store/contract.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
-import { Nodes } from './nodes.ts';
+import { storeForTest } from '../support/stores.ts';
 import { recordKeyOf, redisDamages } from './redis-damages.ts';
 import { bring, replayOf } from './states.ts';
 import { storeContract } from './store-contract.ts';
@@ -23,19 +23,13 @@ storeContract({
   place: () => ({ ...backend.place(), url: `${server.url}/${++databases}` }),
 });
 
-/** The names of a scope's keys. */
-function keysIn({ place }: Nodes, { scope }: { scope: ReturnType<typeof newRequest>['scope'] }) {
-  if (place.kind !== 'redis') throw new TypeError('this place is not a Redis');
-  const record = recordKeyOf(place, scope);
-  return { record, lease: `${record}:lease`, prefix: place.prefix };
-}
-
 describe('in redis', () => {
   it('all keys of a scope carry the format version and one hash tag', async () => {
-    await using nodes = new Nodes(backend);
-    const store = await nodes.open();
+    const place = backend.place();
+    const store = await storeForTest(place);
     const owner = await bring(store, 'executing');
-    const { record, lease, prefix } = keysIn(nodes, owner);
+    const record = recordKeyOf(place, owner.scope);
+    const { prefix } = place;
     const short = Buffer.from(owner.scope, 'hex').toString('base64url');
     const partition = `{${prefix}:3:${Number.parseInt(owner.scope.slice(0, 3), 16) >> 2}}:`;
     expect(record).toBe(`${partition}${short}`);
@@ -46,7 +40,7 @@ describe('in redis', () => {
     const entries = async () => await server.admin.zrange(`${partition}open`, '0', '-1', 'WITHSCORES');
     expect(await entries()).toEqual([`${short} withdraw`, `${-createdAtMs}`]);
     expect(await store.renew(owner)).toBe('ok');
-    expect(await keys()).toContain(lease);
+    expect(await keys()).toContain(`${record}:lease`);
     expect(await store.takeBack(owner)).toBe('ok');
     const voided = `${partition}void:${owner.token.toString('latin1')}`;
     expect((await keys()).toSorted()).toEqual([`${prefix}:format`, voided].toSorted());
@@ -57,8 +51,7 @@ describe('in redis', () => {
   });
 
   it('scripts that the server has forgotten are sent again', async () => {
-    await using nodes = new Nodes(backend);
-    const store = await nodes.open();
+    const store = await storeForTest(backend.place());
     const owner = newRequest();
     const note = { by: 'ada', reason: 'in the books' };
     const calls: [() => Promise<unknown>, unknown][] = [
@@ -78,10 +71,10 @@ describe('in redis', () => {
   });
 
   it('the owner of a record in another format is not answered stale', async () => {
-    await using nodes = new Nodes(backend);
-    const store = await nodes.open();
+    const place = backend.place();
+    const store = await storeForTest(place);
     const owner = await bring(store, 'executing');
-    const { record } = keysIn(nodes, owner);
+    const record = recordKeyOf(place, owner.scope);
     await server.admin.setrange(record, 0, '\x03');
     const before = await server.admin.getBuffer(record);
     const calls = [

@@ -72,7 +72,7 @@ describe('the sweep', () => {
     const store = await openSqlite(path, { ...times, clock });
     const damaged: Execution[] = [];
     // More than one step reads.
-    for (let round = 0; round < 3; round++)
+    for (let round = 0; round < 4; round++)
       for (const [, damage, from = stages] of sqliteDamages) {
         const owner = await bring(store, from[0] ?? 'completed');
         await damage({ kind: 'sqlite', path }, owner.scope);

@@ -1,10 +1,19 @@
 import { expect } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
+import type { Scope } from '../../src/lib/brands.ts';
 import type { Completion } from '../../src/lib/exchange.ts';
 import type { Execution, ExistingAnswer } from '../../src/store/contract.ts';
+import type { StorePlace } from '../support/open-store.ts';
 import { newRequest, paid } from '../support/requests.ts';
 
 export type Stage = 'executing' | 'in_doubt' | 'completed';
+
+/** A way to make a record unreadable, behind the store's back. `from`: the states that it applies to; default all. */
+export type Damage = [
+  what: string,
+  damage: (place: StorePlace, scope: Scope) => Promise<void>,
+  from?: readonly Stage[] | undefined,
+];
 
 export const stages: readonly Stage[] = ['executing', 'in_doubt', 'completed'];
 

@@ -4,12 +4,22 @@ import type { Store } from '../../src/ledger/ledger.ts';
 import type { Scope } from '../../src/lib/brands.ts';
 import { StoreUnavailable, UnreadableRecord } from '../../src/store/contract.ts';
 import { eachRowInTurn } from '../support/each-row.ts';
+import type { StorePlace } from '../support/open-store.ts';
 import { duplicateOf, newRequest, otherOf, paid } from '../support/requests.ts';
-import { type Backend, Nodes } from './nodes.ts';
-import { bring, stages } from './states.ts';
+import { storeForTest } from '../support/stores.ts';
+import { bring, type Damage, stages } from './states.ts';
 
 const RACES = 40;
 const note = { by: 'ada', reason: 'the backend’s books show it' };
+
+/** What the contract needs from the tests of one store. */
+export interface Backend {
+  name: string;
+  /** The address of a new store without records, for one test. */
+  place(): StorePlace;
+  /** At least two. Each must change the record, or throw. */
+  damages: readonly Damage[];
+}
 
 /** What it gets done, or undefined if it was refused. */
 const unlessRefused = <T>(act: Promise<T>): Promise<T | undefined> =>
@@ -25,8 +35,8 @@ const unlessRefused = <T>(act: Promise<T>): Promise<T | undefined> =>
 export function storeContract(backend: Backend): void {
   describe(`${backend.name} as a store`, () => {
     it('keeps what it has answered for a store that opens later', async () => {
-      await using nodes = new Nodes(backend);
-      const store = await nodes.open();
+      const place = backend.place();
+      const store = await storeForTest(place);
       const owners = await Promise.all(stages.map((stage) => bring(store, stage)));
       const [executing = newRequest()] = owners;
       const [resolved, lost] = [await bring(store, 'in_doubt'), newRequest()];
@@ -36,7 +46,7 @@ export function storeContract(backend: Backend): void {
       const { count } = await store.mark('protect');
       const before = await Promise.all(owners.map(({ scope }) => store.get(scope)));
       await store.close();
-      const later = await nodes.open();
+      const later = await storeForTest(place);
       expect(await Promise.all(owners.map(({ scope }) => later.get(scope)))).toEqual(before);
       const answers = await Promise.all(owners.map((owner) => later.start(duplicateOf(owner))));
       expect(answers.map(({ kind }) => kind)).toEqual(['in_flight', 'in_doubt', 'completed']);
@@ -46,8 +56,8 @@ export function storeContract(backend: Backend): void {
     });
 
     it('has one winner of a start and what voids its token, or completes it without a record', async () => {
-      await using nodes = new Nodes(backend);
-      const [store, other] = [await nodes.open(), await nodes.open()];
+      const place = backend.place();
+      const [store, other] = [await storeForTest(place), await storeForTest(place)];
       const race = (number: number, ...acts: (() => Promise<unknown>)[]) =>
         Promise.all((number % 2 ? acts : acts.toReversed()).map((act) => act()));
       await Promise.all(
@@ -70,8 +80,7 @@ export function storeContract(backend: Backend): void {
     });
 
     it('takes an answer that came while the process was paused for one in time', async () => {
-      await using nodes = new Nodes(backend);
-      const store = await nodes.open({ timeoutMs: 500 });
+      const store = await storeForTest(backend.place(), { timeoutMs: 500 });
       const starting = store.start(newRequest());
       // It is sent meanwhile.
       for (let turn = 0; turn < 5; turn++) await immediate();
@@ -80,8 +89,7 @@ export function storeContract(backend: Backend): void {
     });
 
     it('lists and counts thousands of records in small steps', async () => {
-      await using nodes = new Nodes(backend);
-      const store = await nodes.open();
+      const store = await storeForTest(backend.place());
       const doubtful = await Promise.all(Array.from({ length: 1200 }, () => bring(store, 'in_doubt')));
       await Promise.all(Array.from({ length: 300 }, () => store.start(newRequest())));
       expect((await store.countDoubts()).operations.get('withdraw')).toEqual({ inDoubt: 1200, ownerGone: 0 });
@@ -105,13 +113,13 @@ export function storeContract(backend: Backend): void {
 
   describe(`a record in ${backend.name} that cannot be read`, () => {
     it('is never treated as absent, and never taken over', async () => {
-      await using nodes = new Nodes(backend);
+      const place = backend.place();
       // With such a short lease every owner counts as dead.
-      const store = await nodes.open({ leaseMs: 1 });
+      const store = await storeForTest(place, { leaseMs: 1 });
       await eachRowInTurn(damaged, async ({ stage, damage }) => {
         const owner = await bring(store, stage);
         const { scope, token } = owner;
-        await damage(nodes.place, scope);
+        await damage(place, scope);
         const acts = [duplicateOf(owner), otherOf(owner)].flatMap((request) => [
           store.start(request),
           store.peek(request),
@@ -129,13 +137,13 @@ export function storeContract(backend: Backend): void {
     });
 
     it('is listed with the reason, and does not stop a list or a count', async () => {
-      await using nodes = new Nodes(backend);
-      const store = await nodes.open();
+      const place = backend.place();
+      const store = await storeForTest(place);
       const owners: Scope[] = [];
       for (const { stage, damage } of damaged) {
         const { scope } = await bring(store, stage);
         owners.push(scope);
-        await damage(nodes.place, scope);
+        await damage(place, scope);
       }
       const readable = await bring(store, 'in_doubt', newRequest({ operation: 'checkout' }));
       const records = await everyPage(store, 10, false);
@@ -153,7 +161,7 @@ export function storeContract(backend: Backend): void {
   });
 }
 
-async function everyPage(store: Store, limit: number, inDoubt: boolean) {
+export async function everyPage(store: Store, limit: number, inDoubt: boolean) {
   const records: Awaited<ReturnType<Store['list']>>['records'] = [];
   let cursor: string | undefined;
   do {

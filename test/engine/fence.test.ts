@@ -64,7 +64,7 @@ describe('an owner that has not sent its request', () => {
     const leaseMs = 200;
     const store = await rig.faultyStore({ leaseMs });
     const { engine } = rig.engine(store, { leaseMs });
-    store.delay('start', leaseMs + 100, 'answered late');
+    store.delay('start', leaseMs + 100);
     const seen: boolean[] = [];
     await engine.handle(
       newCall(async (maySend) => {

@@ -13,9 +13,9 @@ export type FaultyCommand = (typeof COMMANDS)[number];
 interface Fault {
   /**
    * `before`: the command is not executed. `after`: it is executed, and its answer is lost. `held`: it is executed after `goOn`.
-   * The others take `ms` longer.
+   * `late`: its answer takes `ms` longer.
    */
-  when: 'before' | 'after' | 'held' | 'late' | 'answered late';
+  when: 'before' | 'after' | 'held' | 'late';
   times: number;
   ms: number;
   goOn?: Promise<void>;
@@ -35,9 +35,9 @@ class Faults {
     this.#faults.set(command, { when, times, ms: 0 });
   }
 
-  /** Delays each `command`, or only its answer. */
-  delay(command: FaultyCommand, ms: number, when: 'late' | 'answered late' = 'late'): void {
-    this.#faults.set(command, { when, times: Number.POSITIVE_INFINITY, ms });
+  /** Delays each answer to `command`. */
+  delay(command: FaultyCommand, ms: number): void {
+    this.#faults.set(command, { when: 'late', times: Number.POSITIVE_INFINITY, ms });
   }
 
   /** Holds each `command` back until the returned function is called. */
@@ -56,11 +56,10 @@ class Faults {
     const fault = this.#faults.get(command);
     if (!fault || fault.times <= 0) return await work();
     fault.times--;
-    if (fault.when === 'late') await sleep(fault.ms);
     if (fault.when === 'held') await fault.goOn;
     if (fault.when === 'before') throw new StoreUnavailable(`${command} was not sent`);
     const answer = await work();
-    if (fault.when === 'answered late') await sleep(fault.ms);
+    if (fault.when === 'late') await sleep(fault.ms);
     if (fault.when === 'after') throw new StoreUnavailable(`the answer to ${command} was lost`);
     return answer;
   }
