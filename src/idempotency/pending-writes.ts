@@ -69,7 +69,7 @@ export class PendingWrites {
       );
       if (failed.length === batch.length) {
         batchSize = SMALLEST_BATCH;
-        pauseMs = Math.min(pauseMs * 2, LONGEST_PAUSE_MS);
+        pauseMs = Math.min(Math.max(pauseMs * 2, FIRST_PAUSE_MS), LONGEST_PAUSE_MS);
       } else {
         batchSize = Math.min(batchSize * 2, LARGEST_BATCH);
         pauseMs = failed.length > 0 ? FIRST_PAUSE_MS : 0;

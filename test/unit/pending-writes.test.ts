@@ -57,6 +57,18 @@ describe('pending writes', () => {
     expect([await answers, pending.count]).toEqual([new Set(['ok']), 0]);
   });
 
+  it('are repeated with pauses by a store that becomes full while it takes them', async () => {
+    const { pending } = open(0);
+    let attempts = 0;
+    const write = async () => {
+      if (++attempts > 16) throw new StoreUnavailable('full');
+    };
+    for (let number = 0; number < 17; number++) void pending.add(write, HOUR_MS);
+    await pass(3000);
+    expect(pending.count).toBe(1);
+    expect(attempts).toBeLessThan(16 + 12);
+  });
+
   it('of which one is never answered do not hold up the others for long', async () => {
     const { pending, add } = open(0);
     const broken = add(3);
