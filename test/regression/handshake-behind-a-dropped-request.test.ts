@@ -1,30 +1,22 @@
 import type { ServerResponse } from 'node:http';
 import { expect, onTestFinished, test } from 'vitest';
 import { httpBackend } from '../support/backend.ts';
-import { openStack } from '../support/stack.ts';
+import { openStack, stackForTest } from '../support/stack.ts';
 import { until } from '../support/until.ts';
-import { ALPHA, codeOf, head, request, Wire } from '../support/wire.ts';
+import { ALPHA, codeOf, HANDSHAKE, head, request, Wire } from '../support/wire.ts';
 
-const HANDSHAKE = head(
-  'GET /v3/ws',
-  ALPHA,
-  'Connection: Upgrade',
-  'Upgrade: websocket',
-  'Sec-WebSocket-Version: 13',
-  'Sec-WebSocket-Key: MDEyMzQ1Njc4OTAxMjM0NQ==',
-);
+const WEB_SOCKET = head('GET /v3/ws', ALPHA, ...HANDSHAKE);
 /** Node reads a connection in pieces of this size, and handles finished responses between two of them. */
 const READ_BYTES = 65_536;
 
 test('a handshake behind a dropped request is dropped too, after the response that closes the connection', async () => {
-  const stack = await openStack();
-  onTestFinished(() => stack.close());
+  const stack = await stackForTest();
   const wire = await Wire.open(stack.port);
   const fields = [ALPHA, 'Expect: the unsupported'];
   const spare = READ_BYTES - request('POST /v3/echo', fields, Buffer.alloc(60_000)).length;
   const first = request('POST /v3/echo', fields, Buffer.alloc(60_000 + spare));
   expect(first.length).toBe(READ_BYTES);
-  wire.write(Buffer.concat([first, Buffer.from(head('GET /v3/echo', ALPHA) + HANDSHAKE)]));
+  wire.write(Buffer.concat([first, Buffer.from(head('GET /v3/echo', ALPHA) + WEB_SOCKET)]));
   expect((await wire.answer()).status).toBe(417);
   await wire.ended;
   expect(wire.rest).toBe('');
@@ -44,7 +36,7 @@ test('a request behind a response that began before the shutdown is answered', a
   await wire.hears('begun');
   const shutdown = behind.shutdown();
   await until(async () => (await behind.gateway.checks()).some(({ name, ok }) => name === 'draining' && !ok));
-  wire.write(head('GET /v3/echo', ALPHA) + HANDSHAKE);
+  wire.write(head('GET /v3/echo', ALPHA) + WEB_SOCKET);
   (await begun).end();
   expect((await wire.answer()).status).toBe(200);
   const answer = await wire.answer();

@@ -1,51 +1,48 @@
 /** A payout by PUT or GET, or in the body of a WebSocket handshake, passed the engine by, and was executed again by its retry. */
 import { expect, it } from 'vitest';
 import { eachRowInTurn } from '../support/each-row.ts';
-import { legacyBackendForFile, RESET } from '../support/legacy-backend.ts';
 import { payoutBody } from '../support/payout.ts';
-import { stackForFile } from '../support/stack.ts';
+import { stackForTest } from '../support/stack.ts';
 import { ALPHA, chunk, codeOf, HANDSHAKE, head, LAST_CHUNK, request, Wire } from '../support/wire.ts';
 
 const PAYOUT = JSON.stringify(payoutBody(5));
-const METHODS = ['PUT', 'PATCH', 'DELETE', 'GET', 'OPTIONS'];
 const rows = [
-  ...METHODS.map((method) => ({ method })),
-  ...METHODS.map((method) => ({ method, chunked: true })),
-];
-const handshakes = ['GET', 'POST'].flatMap((method) => [
-  { method, handshake: true },
-  { method, handshake: true, chunked: true },
-]);
+  ...['PUT', 'PATCH', 'DELETE', 'GET', 'OPTIONS'].map((method) => ({ method, handshake: [] })),
+  ...['GET', 'POST'].map((method) => ({ method, handshake: HANDSHAKE })),
+].flatMap((row) => [true, false].map((chunked) => ({ ...row, chunked })));
 
-const { url, executions } = await legacyBackendForFile();
-const { port } = await stackForFile({ upstream: { url } });
-
-it('a payout by any method, and in the body of a handshake, is executed once for its key', async () => {
-  await eachRowInTurn([...rows, ...handshakes], async (row) => {
-    const { method, chunked = false, handshake = false } = { chunked: false, handshake: false, ...row };
-    const key = JSON.stringify(row).replaceAll(/\W/g, '-');
-    const send = async (...more: string[]) => {
-      const fields = [ALPHA, 'Content-Type: application/json', `x-service-idempotency: ${key}`, ...more];
-      if (handshake) fields.push(...HANDSHAKE);
+it('a payout by any method, and in the body of a handshake, is sent once for its key', async () => {
+  const { port, sandbox } = await stackForTest();
+  await eachRowInTurn(rows, async ({ method, handshake, chunked }) => {
+    const key = `${method}-${handshake.length}-${chunked}`;
+    const pay = async (...more: string[]) => {
+      const fields = [ALPHA, 'Content-Type: application/json', `x-service-idempotency: ${key}`, ...handshake];
       const line = `${method} /v1/index.php`;
+      const inChunks =
+        head(line, ...fields, ...more, 'Transfer-Encoding: chunked') + chunk(PAYOUT) + LAST_CHUNK;
       const wire = await Wire.open(port);
-      wire.write(
-        chunked
-          ? head(line, ...fields, 'Transfer-Encoding: chunked') + chunk(PAYOUT) + LAST_CHUNK
-          : request(line, fields, PAYOUT),
-      );
-      const answer = await wire.answer();
+      const answer = await wire
+        .write(chunked ? inChunks : request(line, [...fields, ...more], PAYOUT))
+        .answer();
       return `${answer.status} ${codeOf(answer)}`;
     };
-    const lost = Object.entries(RESET).map(([name, value]) => `${name}: ${value}`);
-    expect([await send(...lost), await send()]).toEqual(['502 outcome_unknown', '409 outcome_unknown']);
-    const own = executions.filter((execution) => execution.key === key);
-    expect(own).toMatchObject([{ method, bytes: PAYOUT.length }]);
+    expect([await pay('X-Sandbox-Fault: execute-then-reset'), await pay()]).toEqual([
+      '502 outcome_unknown',
+      '409 outcome_unknown',
+    ]);
+    expect(sandbox.requests.ofKey(key)).toBe(1);
   });
+  for (const { method } of rows) {
+    const times = rows.filter((row) => row.method === method).length;
+    expect(sandbox.requests.ofPath(`${method} /v1/index.php`)).toBe(times);
+  }
+  // Those with POST arrived whole.
+  expect(sandbox.ledger.payouts()).toBe(2);
 });
 
 it('another method without a body or a key is passed on', async () => {
+  const { port, sandbox } = await stackForTest();
   const wire = (await Wire.open(port)).write(head('GET /v1/index.php', ALPHA));
-  expect((await wire.answer()).status).toBe(201);
-  expect(executions.filter(({ key }) => key === undefined)).toHaveLength(1);
+  expect((await wire.answer()).status).toBe(404);
+  expect(sandbox.requests.total()).toBe(1);
 });

@@ -1,12 +1,11 @@
-import { expect, onTestFinished, test } from 'vitest';
-import { openStack } from '../support/stack.ts';
+import { expect, test } from 'vitest';
+import { stackForTest } from '../support/stack.ts';
 import { until } from '../support/until.ts';
 import { ALPHA, head, Wire } from '../support/wire.ts';
 
 // Clients without credentials who sent requests and did not read the answers could occupy all of limits.inFlight without end.
 test('a client that does not read its answers is disconnected, and other requests are accepted again', async () => {
-  const stack = await openStack({ limits: { inFlight: 10, answerTimeoutMs: 400 } });
-  onTestFinished(() => stack.close());
+  const stack = await stackForTest({ limits: { inFlight: 10, answerTimeoutMs: 400 } });
   const status = async () => {
     const wire = await Wire.open(stack.port);
     return (await wire.write(head('GET /v2/get_balance', ALPHA)).answer()).status;
@@ -20,8 +19,7 @@ test('a client that does not read its answers is disconnected, and other request
 });
 
 test('a pipelined answer that waits behind a slow one does not count as unread', async () => {
-  const stack = await openStack({ limits: { answerTimeoutMs: 100 } });
-  onTestFinished(() => stack.close());
+  const stack = await stackForTest({ limits: { answerTimeoutMs: 100 } });
   const wire = await Wire.open(stack.port);
   wire.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: delay=700') + head('GET //'));
   expect((await wire.answer()).status).toBe(200);
