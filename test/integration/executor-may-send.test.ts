@@ -55,20 +55,6 @@ describe('a request that queues for a connection', () => {
     expect(ended).toEqual(['not_sent']);
   });
 
-  it('is sent if its fence is still open', async () => {
-    const { executor, arrived, answer } = await open();
-    const first = executor.send(request('/first'));
-    await until(() => arrived.length === 1);
-    let asked = 0;
-    const queued = executor.send(request('/queued'), { maySend: () => ++asked > 0 });
-    answer();
-    await first;
-    await until(() => arrived.length === 2);
-    answer();
-    expect(await queued).toMatchObject({ kind: 'complete' });
-    expect(asked).toBe(2);
-  });
-
   it('whose deadline passes before it has a connection is never sent', async () => {
     const { executor, arrived, answer } = await open();
     const first = executor.send(request('/first'));

@@ -86,16 +86,6 @@ describe('the ledger', () => {
     expect([ledger.balance('M-ALPHA'), ledger.payouts()]).toEqual([100_000, 3]);
   });
 
-  it('goes on with its file when it is opened again', async () => {
-    const databasePath = ledgerFile();
-    const first = await openSandbox({ databasePath });
-    await post(first.url, WITHDRAW);
-    await first.close();
-    const { url, ledger } = await openSandbox({ databasePath });
-    await post(url, WITHDRAW);
-    expect([ledger.balance('M-ALPHA'), ledger.payouts()]).toEqual([999_800, 2]);
-  });
-
   it('refuses a file of another version', async () => {
     const databasePath = ledgerFile();
     const database = new DatabaseSync(databasePath);

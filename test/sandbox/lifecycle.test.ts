@@ -1,8 +1,6 @@
-import { once } from 'node:events';
-import { connect } from 'node:net';
 import { describe, expect, it } from 'vitest';
 import { runProcess } from '../support/command.ts';
-import { ALPHA, ask, ledgerFile, openSandbox, post, spawnSandbox, WITHDRAW } from './support.ts';
+import { ALPHA, ask, ledgerFile, post, spawnSandbox, WITHDRAW } from './support.ts';
 
 const NOWHERE = '/nowhere/at/all/ledger.db';
 
@@ -48,17 +46,5 @@ describe('the sandbox command', () => {
     expect(ended.code).toBe(code);
     expect(ended.stderr).toMatch(reason);
     expect(ended.stderr).not.toMatch(/\n\s+at /);
-  });
-});
-
-describe('createSandbox', () => {
-  it('closes every socket, and can be closed twice', async () => {
-    const sandbox = await openSandbox();
-    const idle = connect(sandbox.port, '127.0.0.1');
-    await once(idle, 'connect');
-    const ended = once(idle.resume(), 'close');
-    await Promise.all([sandbox.close(), sandbox.close()]);
-    await ended;
-    await expect(ask(sandbox.url)).rejects.toMatchObject({ code: 'ECONNREFUSED' });
   });
 });
