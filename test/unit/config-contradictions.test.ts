@@ -5,7 +5,21 @@ import { eachRow } from '../support/each-row.ts';
 
 const operation = (name: string, where?: string, { path = '/v1/index.php', method = 'POST' } = {}) =>
   `  - { name: ${name}, match: { method: ${method}, path: "${path}"${where ? `, where: { ${where} }` : ''} } }\n`;
-const operations = (...list: string[]) => `${UPSTREAM}operations:\n${list.join('')}`;
+const operations = (...list: string[]) => `operations:\n${list.join('')}`;
+const report = (method: string, where = '') => {
+  const match = `match: { method: ${method}, path: /v1/report${where} }`;
+  return `operations: [{ name: report, ${match}, idempotency: { key: required } }]`;
+};
+
+/** The times of an execution are 500, 2000, 30,000 and 10,000 ms. */
+const retention = (retentionMs: number) =>
+  `upstream: { url: "http://a", queueTimeoutMs: 500 }\nidempotency: { retentionMs: ${retentionMs} }`;
+
+/** The backend's section may be left out. */
+const mistakesOf = (text: string) =>
+  mistakesIn(text.startsWith('upstream:') ? text : `${UPSTREAM}${text}`).map((line) =>
+    line.replace('gateway.yaml: ', ''),
+  );
 
 describe('a configuration is refused', () => {
   it('with two options that contradict each other', () => {
@@ -29,17 +43,36 @@ describe('a configuration is refused', () => {
         redis(`${cluster}, durability: { replicas: 1 }`),
         /^store\.durability\.replicas: 1 is not allowed: .*cluster/,
       ],
-      [same.slice(UPSTREAM.length), /^operations\[1\]\.name: .*"pay" is declared twice/],
+      [same, /^operations\[1\]\.name: .*"pay" is declared twice/],
       ['limits: { bufferedBytes: 1000000 }', /^limits\.bufferedBytes: .*limits\.bodyBytes \(1048576\)/],
       ['auth: { forward: replace }', /^auth\.replaceWith: /],
       ['auth: { replaceWith: "Bearer b" }', /^auth\.replaceWith: /],
       ['auth: { forward: strip, replaceWith: b }', /^auth\.replaceWith: /],
+      [report('[GET, HEAD]'), /^operations\[0\]\.idempotency\.key: .*has no effect/],
+      // The other option is at its default.
+      ['lock: { leaseMs: 1500 }', /^upstream\.connectTimeoutMs: must be less than lock\.leaseMs \(1500\)$/],
+      ['lock: { leaseMs: 2000 }', /^upstream\.connectTimeoutMs: must be less than lock\.leaseMs \(2000\)$/],
+      [
+        retention(42_500),
+        /^idempotency\.retentionMs: 42500 is not allowed: .* an execution can take: .* \(42500\)$/,
+      ],
+      [
+        'idempotency: { inDoubtRetentionMs: 86399999 }',
+        /^idempotency\.inDoubtRetentionMs: 86399999 .* less than idempotency\.retentionMs \(86400000\)$/,
+      ],
     ];
     eachRow(cases, ([text, mistake]) => {
-      const [line = '', ...more] = mistakesIn(`${UPSTREAM}${text}`);
-      expect(more).toEqual([]);
-      expect(line.replace('gateway.yaml: ', '')).toMatch(mistake);
+      expect(mistakesOf(text)).toEqual([expect.stringMatching(mistake)]);
     });
+  });
+
+  it('but not at the bound that another option sets', () => {
+    const texts = [
+      ...['lock: { leaseMs: 2001 }', retention(42_501)],
+      ...['idempotency: { inDoubtRetentionMs: 86400000 }', report('[GET, POST]')],
+      report('GET', ', where: { action: pay }'),
+    ];
+    for (const text of texts) expect(mistakesOf(text), text).toEqual([]);
   });
 
   it('with encryption keys that are not 32 bytes, are there twice, or are not the current one', () => {
@@ -58,8 +91,8 @@ describe('a configuration is refused', () => {
     ];
     for (const [text, path, why] of cases)
       for (const kind of ['kind: sqlite', 'kind: redis, url: "redis://a"'])
-        expect(mistakesIn(`${UPSTREAM}store: { ${kind}, ${text} }`), text).toEqual([
-          expect.stringContaining(`gateway.yaml: store.encryption.${path}: the value is not allowed: ${why}`),
+        expect(mistakesOf(`store: { ${kind}, ${text} }`), text).toEqual([
+          expect.stringContaining(`store.encryption.${path}: the value is not allowed: ${why}`),
         ]);
     const ring = keys([key('a', a), key('b', b)], ', current: none');
     expect(
@@ -74,9 +107,9 @@ describe('a configuration is refused', () => {
       operation('cors', undefined, { method: 'OPTIONS', path: '/v1/cors' }),
     );
     const opened = (method: string, path: string) =>
-      mistakesIn(`${list}auth: { public: [{ method: ${method}, path: "${path}" }] }`);
+      mistakesOf(`${list}auth: { public: [{ method: ${method}, path: "${path}" }] }`);
     const refusal = (path: string, name: string) =>
-      `gateway.yaml: auth.public[0].path: "${path}" is not allowed: would open the operation "${name}" to requests without a secret key`;
+      `auth.public[0].path: "${path}" is not allowed: would open the operation "${name}" to requests without a secret key`;
     for (const [method, path, name] of [
       ['GET', '/v2/get_balance', 'balance'],
       ['POST', '/v2/get_balance', 'balance'],
@@ -96,57 +129,6 @@ describe('a configuration is refused', () => {
       ['POST', '/v1/payments/:id/refund/callback'],
     ] as const)
       expect(opened(method, path), `${method} ${path}`).toEqual([]);
-  });
-
-  it('with a time to connect that outlasts the lease', () => {
-    for (const leaseMs of [1500, 2000])
-      expect(
-        mistakesIn(`upstream: { url: "http://a", connectTimeoutMs: 2000 }\nlock: { leaseMs: ${leaseMs} }`),
-      ).toEqual([
-        `gateway.yaml: upstream.connectTimeoutMs: 2000 is not allowed: must be less than lock.leaseMs (${leaseMs})`,
-      ]);
-  });
-
-  it('with a retention that one execution may outlast', () => {
-    const upstream = 'url: "http://a", queueTimeoutMs: 500, connectTimeoutMs: 1000, responseTimeoutMs: 5000';
-    const withRetention = (retentionMs: number) =>
-      mistakesIn(
-        `upstream: { ${upstream} }\nlock: { leaseMs: 2000 }\nidempotency: { retentionMs: ${retentionMs} }`,
-      );
-    const sum =
-      'upstream.queueTimeoutMs, connectTimeoutMs and responseTimeoutMs and lock.leaseMs together (8500)';
-    for (const retentionMs of [1000, 8500])
-      expect(withRetention(retentionMs)).toEqual([
-        `gateway.yaml: idempotency.retentionMs: ${retentionMs} is not allowed: must be longer than an execution can take: ${sum}`,
-      ]);
-    expect(withRetention(8501)).toEqual([]);
-  });
-
-  it('with a key in doubt that expires before a completed one', () => {
-    const withInDoubt = (inDoubtRetentionMs: number) =>
-      mistakesIn(
-        `${UPSTREAM}idempotency: { retentionMs: 86400000, inDoubtRetentionMs: ${inDoubtRetentionMs} }`,
-      );
-    expect(withInDoubt(86_399_999)).toEqual([
-      'gateway.yaml: idempotency.inDoubtRetentionMs: 86399999 is not allowed: must not be less than idempotency.retentionMs (86400000)',
-    ]);
-    expect(withInDoubt(86_400_000)).toEqual([]);
-    // Either of the two options can be at its default.
-    const text = `${UPSTREAM}idempotency: { inDoubtRetentionMs: 3600000 }`;
-    expect(mistakesIn(text)).toEqual([expect.stringMatching(/inDoubtRetentionMs: 3600000 .* \(86400000\)$/)]);
-    expect(mistakesIn(`${UPSTREAM}lock: { leaseMs: 1500 }`)).toEqual([
-      'gateway.yaml: upstream.connectTimeoutMs: must be less than lock.leaseMs (1500)',
-    ]);
-  });
-
-  it('with a required key for methods that a key does not protect', () => {
-    const report = (method: string, where = '') =>
-      `${UPSTREAM}operations: [{ name: report, match: { method: ${method}, path: /v1/report${where} }, idempotency: { key: required } }]\n`;
-    expect(mistakesIn(report('[GET, HEAD]'))).toEqual([
-      expect.stringMatching(/^gateway\.yaml: operations\[0\]\.idempotency\.key: .*has no effect/),
-    ]);
-    expect(() => parseConfig(report('[GET, POST]'), {})).not.toThrow();
-    expect(() => parseConfig(report('GET', ', where: { action: pay }'), {})).not.toThrow();
   });
 
   it('with an operation that never applies, because an earlier one matches all its requests', () => {
@@ -172,40 +154,25 @@ describe('a configuration is refused', () => {
       ],
     ];
     for (const [what, first, second] of cases)
-      expect(mistakesIn(operations(first, second)), what).toEqual([
-        'gateway.yaml: operations[1].match: the value is not allowed: matches only requests that "a" matches first: distinguish them by where, or declare it earlier',
+      expect(mistakesOf(operations(first, second)), what).toEqual([
+        'operations[1].match: the value is not allowed: matches only requests that "a" matches first: distinguish them by where, or declare it earlier',
       ]);
   });
 
-  it('but not with a pattern that leaves requests to a later operation', () => {
+  it('but not with one that leaves requests to a later operation', () => {
     const pattern = (path: string, where?: string) => operation('a', where, { path });
-    for (const [first, second] of [
+    for (const list of [
       [operation('b'), pattern('/v1/:file')],
       [pattern('/v1/:file', 'action: a'), operation('b', 'action: b')],
       [pattern('/V1/:file'), operation('b')],
       [pattern('/v1/:file'), operation('b', '', { path: '/v1/a/b' })],
       [pattern('/v1/:file'), operation('b', '', { path: '/v1/*all' })],
-    ] as const)
-      expect(parseConfig(operations(first, second), {}).operations).toHaveLength(2);
-  });
-});
-
-describe('operations', () => {
-  it('are accepted if each of them matches requests that no earlier one matches', () => {
-    const { operations: list } = parseConfig(
-      operations(
-        operation('a', 'action: a'),
-        operation('b', 'action: b'),
-        operation('c', 'kind: a'),
-        operation('d', 'action: a, kind: a', { path: '/v1/other' }),
-        operation('e', 'action: a', { path: '/v1/other' }),
-        operation('f', 'action: a', { method: '[POST, PUT]' }),
-        // Matches the requests that the others do not match.
-        operation('rest'),
-        operation('put', '', { method: 'PUT' }),
-      ),
-      {},
-    );
-    expect(list.map(({ name }) => name)).toEqual(['a', 'b', 'c', 'd', 'e', 'f', 'rest', 'put']);
+      [operation('a', 'action: a'), operation('b', 'action: b'), operation('c', 'kind: a')],
+      [operation('d', 'action: a, kind: a'), operation('e', 'action: a')],
+      [operation('a', 'action: a'), operation('f', 'action: a', { method: '[POST, PUT]' })],
+      // Matches the requests that the others do not match.
+      [operation('a', 'action: a'), operation('rest'), operation('put', '', { method: 'PUT' })],
+    ])
+      expect(mistakesOf(operations(...list))).toEqual([]);
   });
 });
