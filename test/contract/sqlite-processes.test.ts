@@ -22,12 +22,14 @@ it('the store keeps every acknowledged write when its process is killed, and sta
   const loads: RemoteLoad[] = [];
   // Each round begins with the keys of the round before.
   for (let round = 0; round < 3; round++) {
-    const [writing, beside] = [await RemoteStore.open(path), await openSqlite(path)];
+    const writing = await RemoteStore.open(path);
+    // In the first rounds nobody else has it open, and the next process finds what the killed one left.
+    const beside = round === 2 ? await openSqlite(path) : undefined;
     const load = new RemoteLoad([writing], 8);
     await until(() => load.completed.length >= COMPLETED);
     await writing.kill();
     // Others can write at once.
-    expect(await beside.start(newRequest())).toEqual({ kind: 'started' });
+    if (beside) expect(await beside.start(newRequest())).toEqual({ kind: 'started' });
     loads.push(load);
   }
   for (const load of loads) await load.expectKept(path);
