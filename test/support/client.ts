@@ -52,22 +52,19 @@ export function send(
   });
 }
 
-export interface Withdrawal {
+export interface Withdrawal extends Omit<TestRequest, 'method' | 'path' | 'body'> {
   key?: string;
   amount?: number;
   secret?: string;
   /** The sandbox's fault switch. */
   fault?: string;
-  headers?: http.OutgoingHttpHeaders;
-  agent?: http.Agent;
-  signal?: AbortSignal;
-  ca?: Buffer;
 }
 
 /** A payout as the payment API defines it. */
 export function withdraw(url: string, options: Withdrawal = {}): Promise<TestAnswer> {
-  const { key, amount = 10, secret = 'sk_sandbox_alpha', fault, headers = {}, agent, signal, ca } = options;
+  const { key, amount = 10, secret = 'sk_sandbox_alpha', fault, headers, ...rest } = options;
   return send(url, {
+    ...rest,
     method: 'POST',
     path: '/v1/index.php',
     headers: {
@@ -78,9 +75,6 @@ export function withdraw(url: string, options: Withdrawal = {}): Promise<TestAns
       ...headers,
     },
     body: JSON.stringify(payoutBody(amount)),
-    ...(agent ? { agent } : {}),
-    ...(signal ? { signal } : {}),
-    ...(ca ? { ca } : {}),
   });
 }
 
