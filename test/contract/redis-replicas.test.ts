@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { type Execution, StoreUnavailable } from '../../src/store/contract.ts';
-import { LONG, openRedisStore } from '../support/open-store.ts';
+import { LONG, openRedisStore, openStore } from '../support/open-store.ts';
 import { monitorRedis, type SeenCommand } from '../support/redis-monitor.ts';
 import { type RedisServer, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
@@ -128,12 +128,7 @@ describe.concurrent('with a replica that writes wait for', () => {
     await using pair = await withReplica();
     const { primary, replica, store } = pair;
     // Stored by a gateway that waits for no replica.
-    const { timeoutMs, ...lifetimes } = LONG;
-    const other = await openRedisStore({
-      ...{ gatewayId: 'gateway-2', lifetimes, timeoutMs, connectTimeoutMs: 5000, clock: systemClock },
-      ...{ location: { url: primary.url }, prefix: 'test', lockNodes: [], replicas: 0 },
-      mayLoseOnFailover: true,
-    });
+    const other = await openStore({ kind: 'redis', url: primary.url, prefix: 'test' });
     try {
       const [executing, doubtful] = [await bring(other, 'executing'), await bring(other, 'in_doubt')];
       replica.freeze();

@@ -2,11 +2,12 @@ import { setImmediate as immediate } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
 import type { Scope } from '../../src/lib/brands.ts';
-import { StoreUnavailable, UnreadableRecord } from '../../src/store/contract.ts';
+import { type Execution, StoreUnavailable, UnreadableRecord } from '../../src/store/contract.ts';
 import { eachRowInTurn } from '../support/each-row.ts';
 import type { StorePlace } from '../support/open-store.ts';
 import { duplicateOf, newRequest, otherOf, paid } from '../support/requests.ts';
 import { storeForTest } from '../support/stores.ts';
+import { until } from '../support/until.ts';
 import { bring, type Damage, stages } from './states.ts';
 
 const RACES = 40;
@@ -86,6 +87,19 @@ export function storeContract(backend: Backend): void {
       for (let turn = 0; turn < 5; turn++) await immediate();
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 700);
       expect(await starting).toEqual({ kind: 'started' });
+    });
+
+    it('lets an owner count as dead, and records expire, by its own clock', async () => {
+      // Long enough for five writes to a disk that is busy.
+      const [leaseMs, retentionMs, inDoubtRetentionMs] = [500, 1500, 3000];
+      const store = await storeForTest(backend.place(), { leaseMs, retentionMs, inDoubtRetentionMs });
+      const startedMs = performance.now();
+      const owners = await Promise.all(stages.map((stage) => bring(store, stage)));
+      await until(async () => (await store.peek(owners[0] as Execution)).kind === 'in_doubt');
+      expect(performance.now() - startedMs).toBeGreaterThanOrEqual(leaseMs - 1);
+      for (const owner of owners.toReversed()) await until(async () => !(await store.get(owner.scope)));
+      expect(performance.now() - startedMs).toBeGreaterThanOrEqual(inDoubtRetentionMs - 1);
+      expect(await store.list({ inDoubt: false, limit: 100 })).toEqual({ records: [] });
     });
 
     it('lists and counts thousands of records in small steps', async () => {
