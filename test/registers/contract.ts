@@ -380,11 +380,4 @@ export const contract: [promise: string, show: (place: Place) => Promise<void>][
       expect((await place.nodes[0].mark('protect')).id).not.toBe(id);
     },
   ],
-  [
-    'a healthy store says so',
-    async ({ nodes: [one] }) => {
-      expect(await one.health()).toMatchObject({ ok: true, warnings: expect.any(Array) });
-      expect(one.refusing).toBeUndefined();
-    },
-  ],
 ];
