@@ -1,11 +1,12 @@
-import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import { spawnSync } from 'node:child_process';
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { expect } from 'vitest';
 import { stringify } from 'yaml';
 import { temporaryFolder } from './config.ts';
 import { freePort } from './free-port.ts';
-import { track } from './spawn.ts';
+import { type Begun, begin } from './tour.ts';
 import { until } from './until.ts';
 
 /** Where scripts/setup.mjs puts them if the machine has none. */
@@ -27,8 +28,7 @@ export interface Sample {
 }
 
 /** A real Prometheus. */
-export interface Prometheus {
-  child: ChildProcess;
+export interface Prometheus extends Pick<Begun, 'end'> {
   url: string;
   /** An instant query. @throws with Prometheus' words if it refuses the query */
   query(expr: string): Promise<Sample[]>;
@@ -56,23 +56,14 @@ export async function startPrometheus(targets: string[], rules: string): Promise
 /** Runs Prometheus with this configuration. It is stopped after the test file. Resolves when it is ready. */
 export async function runPrometheus(file: string, port: number): Promise<Prometheus> {
   const args = [`--config.file=${file}`, `--storage.tsdb.path=${file}.data`];
-  const child = track(
-    spawn(pathOf('prometheus'), [...args, `--web.listen-address=127.0.0.1:${port}`], {
-      stdio: ['ignore', 'ignore', 'pipe'],
-    }),
-  );
-  let said = '';
-  child.stderr?.on('data', (chunk) => {
-    said += chunk;
-  });
+  const program = [pathOf('prometheus'), ...args, `--web.listen-address=127.0.0.1:${port}`];
+  const { output, end } = begin([], { program });
   const url = `http://127.0.0.1:${port}`;
-  await until(async () => {
-    if (child.exitCode !== null) throw new Error(`Prometheus ended:\n${said}`);
-    return (await fetch(`${url}/-/ready`).catch(() => undefined))?.ok;
-  });
+  const isReady = async () => (await fetch(`${url}/-/ready`).catch(() => undefined))?.ok;
+  await until(isReady).catch(() => expect.fail(output()));
   return {
-    child,
     url,
+    end,
     async query(expr) {
       const response = await fetch(`${url}/api/v1/query?${new URLSearchParams({ query: expr })}`);
       const { status, data, error } = (await response.json()) as QueryAnswer;

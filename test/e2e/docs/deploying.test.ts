@@ -117,10 +117,7 @@ async function startPrometheus(): Promise<void> {
   const quick = `${file}.quick`;
   // The interval is also the time limit of a scrape: on a busy machine, a shorter one would make scrapes fail.
   writeFileSync(quick, readFileSync(file, 'utf8').replaceAll(/_interval: 15s/g, '_interval: 3s'));
-  if (prometheus) {
-    prometheus.child.kill('SIGTERM');
-    await once(prometheus.child, 'exit');
-  }
+  await prometheus?.end('SIGTERM');
   prometheus = await runPrometheus(quick, Number(ports.get('9090')));
   const targets = /^ +- targets: \[(.*)\]$/m.exec(readFileSync(file, 'utf8'))?.[1]?.split(',') ?? [];
   const { query } = prometheus;

@@ -7,7 +7,7 @@ import { createInterface } from 'node:readline';
 import { text } from 'node:stream/consumers';
 import { afterAll } from 'vitest';
 import { listen } from '../../../src/gateway/http-server.ts';
-import { spawnInheriting, track } from '../../support/spawn.ts';
+import { spawnInheriting, track, watch } from '../../support/spawn.ts';
 
 /** A shell that keeps its variables from one text to the next, as that of a person who pastes commands. It stops at a failure. */
 export interface Shell {
@@ -110,12 +110,7 @@ export async function startUnit(path: string, inherited: Socket, instance = ''):
   const [line = ''] = valuesOf('ExecStart');
   const [program = '', ...args] = line.split(' ');
   const child = track(spawnInheriting([inherited], [program, ...args], env));
-  await new Promise<void>((resolve, reject) => {
-    createInterface({ input: child.stdout as NodeJS.ReadableStream }).on('line', (entry) => {
-      if (entry.includes('"msg":"listening"')) resolve();
-    });
-    child.once('exit', (code) => reject(new Error(`ExecStart ended with ${code}`)));
-  });
+  await watch(child).printed(/"msg":"listening"/);
   return child;
 }
 
