@@ -1,5 +1,7 @@
+import { userInfo } from 'node:os';
 import type { Writable } from 'node:stream';
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
+import type { ResolutionNote } from '../store/contract.ts';
 
 /** What a command reads and writes: `process`, or what a test gives it. */
 export interface Terminal {
@@ -8,6 +10,10 @@ export interface Terminal {
   stderr: Writable;
   env: NodeJS.ProcessEnv;
 }
+
+/** An option with a value, and one without. */
+export const TEXT = { type: 'string' } as const;
+export const FLAG = { type: 'boolean' } as const;
 
 /** Ends the command with a message for the operator, without a stack trace. */
 export class Exit extends Error {
@@ -69,6 +75,12 @@ export function required(value: unknown, name: string, usage: string): string {
   if (typeof value === 'string' && value !== '') return value;
   throw new Exit(`--${name} is missing\n\n${usage}`, 64);
 }
+
+/** Who acts, and why: the options `--by` and `--reason`. @throws {Exit} 64 if there is no reason */
+export const noteOf = ({ by, reason }: { by?: string; reason?: string }, usage: string): ResolutionNote => ({
+  by: by ?? userInfo().username,
+  reason: required(reason, 'reason', usage),
+});
 
 /** @throws {Exit} 64 if the option is set and is not a port */
 export function portOf(text: string | undefined, byDefault: number): number {

@@ -9,7 +9,7 @@ import { FileKeySource } from '../keys/file-key-source.ts';
 import { DEFAULT_LAYERS } from '../ledger/record-id.ts';
 import { systemClock } from '../lib/clock.ts';
 import { createLogger } from '../telemetry/logger.ts';
-import { Exit, explainFailure, readArguments, required, type Terminal } from './arguments.ts';
+import { Exit, explainFailure, FLAG, readArguments, required, TEXT, type Terminal } from './arguments.ts';
 import { deliver } from './deliver.ts';
 
 const USAGE = `oncegate check --config FILE [--offline | --deliver PATH] [--json] [--strict]
@@ -26,13 +26,7 @@ protection, of secret keys that have expired or will expire soon, of scopes with
 Exit codes: 0 all checks passed (there may be warnings), 1 a check failed, 78 the configuration is wrong.
 `;
 
-const OPTIONS = {
-  config: { type: 'string' },
-  offline: { type: 'boolean' },
-  deliver: { type: 'string' },
-  json: { type: 'boolean' },
-  strict: { type: 'boolean' },
-} as const;
+const OPTIONS = { config: TEXT, offline: FLAG, deliver: TEXT, json: FLAG, strict: FLAG };
 
 /** What was found. With `--json` it is printed with `ok`, and is a stable interface. */
 interface Report {

@@ -19,7 +19,7 @@ export function followConfigFile(
   // A pipe, such as `--config <(command)`, cannot be read again.
   if (path === undefined || !statSync(path, { throwIfNoEntry: false })?.isFile()) return undefined;
   const onReload = async (reload: ConfigReload) => {
-    gateway.countConfigReload(reload.result);
+    gateway.metrics.configReloads.inc({ result: reload.result });
     if (reload.result === 'refused') {
       const { mistakes } = reload;
       logger.error({ mistakes }, 'the new configuration is refused; the old one stays in force');

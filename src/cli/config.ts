@@ -1,6 +1,6 @@
 import { loadConfig } from '../config/load.ts';
 import { maskedYaml } from '../config/masked.ts';
-import { actionOf, readArguments, required, type Terminal } from './arguments.ts';
+import { actionOf, readArguments, required, TEXT, type Terminal } from './arguments.ts';
 
 const USAGE = `oncegate config print --config FILE
 
@@ -12,6 +12,6 @@ export async function config([action = '', ...args]: string[], terminal: Termina
 }
 
 async function print(args: string[], { env, stdout }: Terminal): Promise<void> {
-  const options = readArguments(args, { config: { type: 'string' } }, USAGE);
+  const options = readArguments(args, { config: TEXT }, USAGE);
   stdout.write(maskedYaml(loadConfig(required(options.config, 'config', USAGE), env)));
 }

@@ -1,6 +1,6 @@
 import { SANDBOX_MERCHANTS } from '../sandbox/merchants.ts';
 import { createSandbox } from '../sandbox/sandbox.ts';
-import { Exit, portOf, readArguments, type Terminal } from './arguments.ts';
+import { Exit, FLAG, portOf, readArguments, TEXT, type Terminal } from './arguments.ts';
 
 const USAGE = `oncegate sandbox [options]
 
@@ -21,13 +21,7 @@ ${SANDBOX_MERCHANTS.map(({ code, secrets }) => `  ${code.padEnd(22)} ${secrets.j
 To see what it did: GET /_sandbox/ledger. GET /_sandbox/faults lists the faults.
 `;
 
-const OPTIONS = {
-  host: { type: 'string' },
-  port: { type: 'string' },
-  db: { type: 'string' },
-  fault: { type: 'string' },
-  lookup: { type: 'boolean' },
-} as const;
+const OPTIONS = { host: TEXT, port: TEXT, db: TEXT, fault: TEXT, lookup: FLAG };
 
 export async function sandbox(args: string[], { env, stdout }: Terminal): Promise<void> {
   const { host, port, db, fault, lookup } = readArguments(args, OPTIONS, USAGE);

@@ -6,7 +6,7 @@ import { prepareStore } from '../ledger/open-store.ts';
 import { thisBuild } from '../lib/build.ts';
 import { systemClock } from '../lib/clock.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
-import { readArguments, required, type Terminal } from './arguments.ts';
+import { readArguments, required, TEXT, type Terminal } from './arguments.ts';
 import { configChecks, followConfigFile } from './config-follower.ts';
 
 const USAGE = `oncegate serve --config FILE
@@ -16,7 +16,7 @@ and metrics are reloaded on SIGHUP and when the file changes; everything else ne
 `;
 
 export async function serve(args: string[], { env }: Terminal): Promise<void> {
-  const options = readArguments(args, { config: { type: 'string' } }, USAGE);
+  const options = readArguments(args, { config: TEXT }, USAGE);
   await serveFile(required(options.config, 'config', USAGE), env);
 }
 

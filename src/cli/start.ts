@@ -5,7 +5,7 @@ import type { Config } from '../config/schema.ts';
 import { makeFolder } from '../lib/folder.ts';
 import { programFile } from '../lib/program-files.ts';
 import { createSandbox, type Sandbox } from '../sandbox/sandbox.ts';
-import { Exit, portOf, readArguments, type Terminal } from './arguments.ts';
+import { Exit, portOf, readArguments, TEXT, type Terminal } from './arguments.ts';
 import { type RunningGateway, serveFile, shutDownOnSignal, startGateway } from './serve.ts';
 
 const USAGE = `oncegate start [--config FILE]
@@ -21,16 +21,10 @@ With one: the same as oncegate serve --config FILE, without a sandbox and withou
                       delay=3000; GET /_sandbox/faults on the sandbox's port lists them (default: nothing)
 `;
 
-const OPTIONS = {
-  config: { type: 'string' },
-  port: { type: 'string' },
-  'admin-port': { type: 'string' },
-  'sandbox-port': { type: 'string' },
-  data: { type: 'string' },
-  fault: { type: 'string' },
-} as const;
+const SANDBOX_OPTIONS = { port: TEXT, 'admin-port': TEXT, 'sandbox-port': TEXT, data: TEXT, fault: TEXT };
+const OPTIONS = { config: TEXT, ...SANDBOX_OPTIONS };
 
-type SandboxArguments = Partial<Record<'port' | 'admin-port' | 'sandbox-port' | 'data' | 'fault', string>>;
+type SandboxArguments = { [Name in keyof typeof SANDBOX_OPTIONS]?: string };
 
 /** The sandbox's files, which are in the package too: the command works in any folder. */
 const SANDBOX_FOLDER = fileURLToPath(programFile('sandbox/'));

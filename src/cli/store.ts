@@ -1,11 +1,10 @@
-import { userInfo } from 'node:os';
 import { loadConfig } from '../config/load.ts';
 import { checkNote } from '../doubts/desk.ts';
 import { acceptStore, identityFileOf } from '../gateway/store-watch.ts';
 import { openLedger, openRegister } from '../ledger/open-store.ts';
 import { systemClock } from '../lib/clock.ts';
 import { StoreUnavailable } from '../store/contract.ts';
-import { actionOf, Exit, readArguments, required, type Terminal } from './arguments.ts';
+import { actionOf, Exit, noteOf, readArguments, required, TEXT, type Terminal } from './arguments.ts';
 import { refuseMissingStore } from './records/desk.ts';
 
 const USAGE = `oncegate store accept --config FILE --reason TEXT [--by NAME]
@@ -25,7 +24,7 @@ Exit codes: 0 done, 1 there is nothing to accept or to repair or the file cannot
 used, 78 the configuration is wrong.
 `;
 
-const OPTIONS = { config: { type: 'string' }, reason: { type: 'string' }, by: { type: 'string' } } as const;
+const OPTIONS = { config: TEXT, reason: TEXT, by: TEXT };
 
 export async function store([action = '', ...args]: string[], terminal: Terminal): Promise<void> {
   await actionOf({ accept, 'repair-index': repairIndex }, action, 'store', USAGE)(args, terminal);
@@ -34,10 +33,7 @@ export async function store([action = '', ...args]: string[], terminal: Terminal
 async function accept(args: string[], { env, stdout }: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
   const configFile = required(options.config, 'config', USAGE);
-  const note = {
-    by: options.by ?? userInfo().username,
-    reason: required(options.reason, 'reason', USAGE),
-  };
+  const note = noteOf(options, USAGE);
   const mistake = checkNote(note);
   if (mistake) throw new Exit(mistake, 64);
   const config = loadConfig(configFile, env);

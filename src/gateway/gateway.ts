@@ -174,11 +174,6 @@ export class Gateway {
       void this.#lookUpAbandoned();
   }
 
-  /** @param result see `oncegate_config_reloads_total` */
-  countConfigReload(result: string): void {
-    this.metrics.configReloads.inc({ result });
-  }
-
   #lookUpAbandoned(): Promise<void> {
     return this.#parts.lookups.lookUpAbandoned(this.#config.lock.leaseMs);
   }

@@ -1,8 +1,8 @@
 import { editKeyFile, type KeyFileEditor } from '../../keys/key-file-editor.ts';
 import { hashOf, keyLine } from '../../keys/key-index.ts';
 import { newSecretKey } from '../../keys/secret-key.ts';
-import { Exit, readArguments, required, type Terminal } from '../arguments.ts';
-import { FLAG, PLACE_OPTIONS, pepperOf, placeOf, readSecret, TEXT, timeOf } from './input.ts';
+import { Exit, FLAG, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
+import { PLACE_OPTIONS, pepperOf, placeOf, readSecret, timeOf } from './input.ts';
 import { stateOf } from './read.ts';
 
 const MIN_SECRET_CHARS = 16;

@@ -4,10 +4,7 @@ import { isSecret } from '../../keys/authorization-header.ts';
 import { type KeyFile, parseKeyFile } from '../../keys/key-file.ts';
 import { isMistyped, MISTYPED } from '../../keys/secret-key.ts';
 import { durationMs } from '../../lib/duration.ts';
-import { Exit, type Terminal } from '../arguments.ts';
-
-export const TEXT = { type: 'string' } as const;
-export const FLAG = { type: 'boolean' } as const;
+import { Exit, TEXT, type Terminal } from '../arguments.ts';
 
 /** The options that say where the key file is. */
 export const PLACE_OPTIONS = { config: TEXT, file: TEXT };

@@ -1,9 +1,9 @@
 import type { DeclaredKey } from '../../keys/key-file.ts';
 import { KeyIndex } from '../../keys/key-index.ts';
 import { isInForce } from '../../keys/key-source.ts';
-import { Exit, readArguments, required, type Terminal } from '../arguments.ts';
+import { Exit, FLAG, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
 import { table } from '../table.ts';
-import { FLAG, PLACE_OPTIONS, pepperOf, placeOf, readKeys, readSecret, TEXT } from './input.ts';
+import { PLACE_OPTIONS, pepperOf, placeOf, readKeys, readSecret } from './input.ts';
 
 /** Lists keys with their states. */
 export async function list(args: string[], terminal: Terminal, usage: string): Promise<void> {

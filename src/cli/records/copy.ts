@@ -6,7 +6,7 @@ import { Copy, CopyRefused, type CopyReport } from '../../ledger/copy.ts';
 import { openCopyRegister } from '../../ledger/open-store.ts';
 import { systemClock } from '../../lib/clock.ts';
 import type { CopyRegister } from '../../store/register.ts';
-import { Exit, readArguments, required, type Terminal } from '../arguments.ts';
+import { Exit, FLAG, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
 import { printable, table } from '../table.ts';
 import { refuseMissingStore } from './desk.ts';
 
@@ -23,12 +23,7 @@ A run that was interrupted can be repeated, or undone.
 Exit codes: 0 done, 1 refused, 64 wrong arguments, 69 a store cannot be used, 78 a configuration is wrong. After 69, run it again.
 `;
 
-const OPTIONS = {
-  from: { type: 'string' },
-  to: { type: 'string' },
-  'although-alive': { type: 'boolean' },
-  undo: { type: 'boolean' },
-} as const;
+const OPTIONS = { from: TEXT, to: TEXT, 'although-alive': FLAG, undo: FLAG };
 
 export async function copy(args: string[], terminal: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);

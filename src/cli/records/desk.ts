@@ -7,7 +7,7 @@ import type { RecordsQuestion, Refusal, RefusalReason } from '../../doubts/recor
 import { openLedger } from '../../ledger/open-store.ts';
 import { LAYER, LAYER_RULE, recordIdOf } from '../../ledger/record-id.ts';
 import { systemClock } from '../../lib/clock.ts';
-import { Exit, required, type Terminal } from '../arguments.ts';
+import { Exit, required, TEXT, type Terminal } from '../arguments.ts';
 
 /** Opens only the store of the configuration, with a desk on it, and closes it after `work`. */
 export async function withDesk<T>(
@@ -59,13 +59,7 @@ function refusalOf({ why, detail, record }: Refusal): Exit {
 }
 
 /** The options that name one record. */
-export const RECORD_OPTIONS = {
-  scope: { type: 'string' },
-  merchant: { type: 'string' },
-  key: { type: 'string' },
-  layer: { type: 'string' },
-  config: { type: 'string' },
-} as const;
+export const RECORD_OPTIONS = { scope: TEXT, merchant: TEXT, key: TEXT, layer: TEXT, config: TEXT };
 
 /** @throws {Exit} 64 unless the options name one record, in one way */
 export function namedScope(

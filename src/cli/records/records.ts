@@ -1,6 +1,6 @@
 import type { Desk } from '../../doubts/desk.ts';
 import type { RecordsPage, RecordView } from '../../doubts/records.ts';
-import { actionOf, Exit, readArguments, required, type Terminal } from '../arguments.ts';
+import { actionOf, Exit, FLAG, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
 import { table } from '../table.ts';
 import { copy } from './copy.ts';
 import { ask, withDesk } from './desk.ts';
@@ -40,14 +40,7 @@ Lists records, the oldest of those that it lists first.
   --lines       print a line of JSON for each record, for the file of records resolve-many
 `;
 
-const LIST_OPTIONS = {
-  config: { type: 'string' },
-  'in-doubt': { type: 'boolean' },
-  limit: { type: 'string' },
-  cursor: { type: 'string' },
-  json: { type: 'boolean' },
-  lines: { type: 'boolean' },
-} as const;
+const LIST_OPTIONS = { config: TEXT, 'in-doubt': FLAG, limit: TEXT, cursor: TEXT, json: FLAG, lines: FLAG };
 
 /** The most records that the desk returns at once. */
 const PAGE = 1000;

@@ -1,4 +1,3 @@
-import { userInfo } from 'node:os';
 import type { Desk } from '../../doubts/desk.ts';
 import type {
   AuditView,
@@ -8,7 +7,7 @@ import type {
   ShownRecord,
 } from '../../doubts/records.ts';
 import type { Scope } from '../../lib/brands.ts';
-import { Exit, readArguments, required, type Terminal } from '../arguments.ts';
+import { Exit, FLAG, noteOf, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
 import { printable } from '../table.ts';
 import { layerOf, withDesk } from './desk.ts';
 import { type FileLine, readResolutions } from './resolution-file.ts';
@@ -38,14 +37,7 @@ Exit codes: 0 every key is what its line says, or would be; 1 some are not; 64 t
 69 the store cannot be used; 130 interrupted. With 69 and 130, the keys before that one are resolved.
 `;
 
-const OPTIONS = {
-  config: { type: 'string' },
-  from: { type: 'string' },
-  reason: { type: 'string' },
-  by: { type: 'string' },
-  layer: { type: 'string' },
-  'dry-run': { type: 'boolean' },
-} as const;
+const OPTIONS = { config: TEXT, from: TEXT, reason: TEXT, by: TEXT, layer: TEXT, 'dry-run': FLAG };
 
 /** What became of a line. `same`: its key was so before. */
 interface Done {
@@ -60,7 +52,7 @@ export async function resolveMany(args: string[], terminal: Terminal): Promise<v
   const options = readArguments(args, OPTIONS, USAGE);
   const config = required(options.config, 'config', USAGE);
   const lines = readResolutions(required(options.from, 'from', USAGE), layerOf(options, USAGE, terminal));
-  const note = { reason: required(options.reason, 'reason', USAGE), by: options.by ?? userInfo().username };
+  const note = noteOf(options, USAGE);
   const isDryRun = options['dry-run'] === true;
   const tally = new Tally(lines.length, isDryRun, terminal);
   // A second signal ends the process at once.

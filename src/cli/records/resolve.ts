@@ -1,6 +1,5 @@
-import { userInfo } from 'node:os';
 import type { ResolvedRecord, ResolveRequest } from '../../doubts/records.ts';
-import { Exit, readArguments, required, type Terminal } from '../arguments.ts';
+import { Exit, noteOf, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
 import { ask, namedScope, RECORD_OPTIONS, readNamed, withDesk } from './desk.ts';
 
 const USAGE = `oncegate records resolve --config FILE (--scope S | --merchant M --key K [--layer L]) --execution E --as completed|released --reason TEXT
@@ -23,13 +22,8 @@ The response:
 
 const OPTIONS = {
   ...RECORD_OPTIONS,
-  as: { type: 'string' },
-  reason: { type: 'string' },
-  by: { type: 'string' },
-  execution: { type: 'string' },
-  status: { type: 'string' },
-  header: { type: 'string', multiple: true },
-  body: { type: 'string' },
+  ...{ as: TEXT, reason: TEXT, by: TEXT, execution: TEXT, status: TEXT, body: TEXT },
+  header: { ...TEXT, multiple: true },
 } as const;
 
 export async function resolve(args: string[], terminal: Terminal): Promise<void> {
@@ -41,8 +35,7 @@ export async function resolve(args: string[], terminal: Terminal): Promise<void>
   const request: ResolveRequest = {
     scope: namedScope(options, USAGE, terminal),
     as,
-    reason: required(options.reason, 'reason', USAGE),
-    by: options.by ?? userInfo().username,
+    ...noteOf(options, USAGE),
     status: options.status === undefined ? undefined : Number(options.status),
     headers: options.header?.flatMap(headerOf),
     body: options.body === undefined ? undefined : readNamed(options.body, 'body').toString('base64'),

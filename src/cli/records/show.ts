@@ -1,6 +1,6 @@
 import type { RecordView, ShownRecord } from '../../doubts/records.ts';
 import type { Scope } from '../../lib/brands.ts';
-import { Exit, readArguments, required, type Terminal } from '../arguments.ts';
+import { Exit, FLAG, readArguments, required, type Terminal } from '../arguments.ts';
 import { printable, table } from '../table.ts';
 import { ask, namedScope, RECORD_OPTIONS, withDesk } from './desk.ts';
 
@@ -13,11 +13,7 @@ Prints a record without its body, and its audit trail: who resolved it, and why.
   --json     print JSON
 `;
 
-const OPTIONS = {
-  ...RECORD_OPTIONS,
-  body: { type: 'boolean' },
-  json: { type: 'boolean' },
-} as const;
+const OPTIONS = { ...RECORD_OPTIONS, body: FLAG, json: FLAG };
 
 export async function show(args: string[], terminal: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
