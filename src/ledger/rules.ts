@@ -104,10 +104,8 @@ export function complete(
   if (!held) {
     const { operation } = execution;
     const expiresInMs = own.lifetimes.inDoubtRetentionMs;
-    const record: KeyRecord = {
-      ...executing(execution, own, stamp),
-      ...{ state: 'completed', wasInDoubt: true, completion },
-    };
+    const begun = executing(execution, own, stamp);
+    const record = next(begun, stamp, { state: 'completed', wasInDoubt: true, completion });
     const write = {
       kind: 'replace',
       revision: undefined,
@@ -139,9 +137,9 @@ export function complete(
  * only, so the record is left in doubt. The token is voided, because its start may have been sent twice.
  */
 export function release(held: Held | undefined, token: Token, stamp: Stamp): Step<Fenced> {
-  if (!isOpenOf(held, token)) return { answer: 'stale' };
-  if (held.record.restarted) return leaveInDoubt(held, token, held.record.cause, stamp);
-  return { answer: 'ok', write: replace(held, undefined, 0, { endLeaseOf: token, voidToken: token }) };
+  if (isOpenOf(held, token) && held.record.restarted)
+    return leaveInDoubt(held, token, held.record.cause, stamp);
+  return takeBackStart(held, token);
 }
 
 /** Executing → in doubt, by the owner, which does not know whether the backend executed. */
@@ -213,16 +211,20 @@ export function resolve(
 
 /** Does the owner of this record show that it is alive? */
 export const isAlive = (held: Held): boolean =>
-  held.isLeased || (held.record.state === 'executing' && isYoung(held));
+  held.isLeased || (held.record.state === 'executing' && youngForMs(held) > 0);
 
-/** For how long the age of an executing record still shows that its owner is alive. Not positive: it does not. */
+/**
+ * For how long the age of an executing record still shows that its owner is alive: until the first renewal, for a lease from its
+ * start. Not positive: it does not. A clock of the store that was stepped back makes the age negative, and must not keep a dead
+ * owner alive.
+ */
 export const youngForMs = (held: Omit<Held, 'isLeased'>): number =>
   held.record.lifetimes.leaseMs - Math.abs(ageMs(held));
 
 /** Can what the record means depend on its lease? Only then need lock nodes be asked. */
 export function needsLease(held: Omit<Held, 'isLeased'>): boolean {
   const { state, ownerGaveUp } = held.record;
-  return state === 'in_doubt' ? !ownerGaveUp : state === 'executing' && !isYoung(held);
+  return state === 'in_doubt' ? !ownerGaveUp : state === 'executing' && youngForMs(held) <= 0;
 }
 
 /** What a record means for a request with this fingerprint. The first request that finds the owner dead writes that down. */
@@ -245,12 +247,6 @@ const OWNER_DEAD = 'its gateway ended or was paused before it stored a result';
 /** A start, a restart or what takes it back sets the lifetime of an open record, and nothing else changes it. */
 const ageMs = ({ record, expiresInMs }: Omit<Held, 'isLeased'>): number =>
   record.lifetimes.inDoubtRetentionMs - expiresInMs;
-
-/**
- * Until the first renewal, an owner is alive for a lease from its start. A clock of the store that was stepped back makes the age
- * negative, and must not keep a dead owner alive.
- */
-const isYoung = (held: Omit<Held, 'isLeased'>): boolean => youngForMs(held) > 0;
 
 const isOf = ({ record }: Held, token: Token): boolean => record.token.equals(token);
 
@@ -281,13 +277,11 @@ function executing(execution: Execution, own: StoreOptions, { revision, wallMs }
   };
 }
 
-type Along = Omit<Replace, 'kind' | 'revision' | 'record' | 'operation' | 'expiresInMs'>;
-
 const replace = (
   held: Held,
   record: KeyRecord | undefined,
   expiresInMs: Replace['expiresInMs'],
-  along: Along,
+  along: Omit<Replace, 'kind' | 'revision' | 'record' | 'operation' | 'expiresInMs'>,
 ): Replace => ({
   kind: 'replace',
   revision: held.record.revision,
