@@ -151,6 +151,11 @@ export class Wire {
   }
 }
 
+/** The first answer to bytes on a new connection. */
+export async function ask(port: number, bytes: string | Buffer): Promise<WireAnswer> {
+  return await (await Wire.open(port)).write(bytes).answer();
+}
+
 function fieldsOf(lines: readonly string[]): Record<string, string[]> {
   const fields: Record<string, string[]> = Object.create(null);
   for (const line of lines) {

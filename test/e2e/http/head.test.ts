@@ -5,6 +5,7 @@ import { payoutBody } from '../../support/payout.ts';
 import { stackForFile } from '../../support/stack.ts';
 import {
   ALPHA,
+  ask,
   chunk,
   codeOf,
   HANDSHAKE,
@@ -27,9 +28,7 @@ interface Echo extends Record<string, unknown> {
   rawHeaders: [string, string][];
 }
 
-async function answerTo(bytes: string | Buffer): Promise<WireAnswer> {
-  return await (await Wire.open(stack.port)).write(bytes).answer();
-}
+const answerTo = (bytes: string | Buffer) => ask(stack.port, bytes);
 
 /** The answer to bytes that must not reach the backend: exactly one problem document, and then the connection closes. */
 async function refusalOf(bytes: string): Promise<[status: number, code: string]> {
@@ -207,7 +206,7 @@ describe('a target', () => {
 });
 
 describe('HTTP/1.0', () => {
-  const ask = async (line: string, fields: string[] = [], body = '') => {
+  const askOfOld = async (line: string, fields: string[] = [], body = '') => {
     const wire = await Wire.open(stack.port);
     wire.write(`${[`${line} HTTP/1.0`, ...fields, '', ''].join('\r\n')}${body}`);
     const answer = await wire.answer();
@@ -217,25 +216,29 @@ describe('HTTP/1.0', () => {
 
   test('a request without Host is answered, its connection closed, and the gateway invents no Host', async () => {
     for (const path of ['/v2/get_balance', '/v3/echo']) {
-      const answer = await ask(`GET ${path}`, [ALPHA]);
+      const answer = await askOfOld(`GET ${path}`, [ALPHA]);
       expect([answer.status, answer.headers.connection]).toEqual([200, ['close']]);
       expect(answer.body.toString()).not.toMatch(/x-forwarded-host/i);
     }
-    expect((await expectNothingSent(stack, () => ask('GET /v3/echo'))).status).toBe(401);
+    expect((await expectNothingSent(stack, () => askOfOld('GET /v3/echo'))).status).toBe(401);
   });
 
   test('an answer of unknown length ends with its connection, and has no chunks', async () => {
-    const answer = await ask('GET /v3/stream?chunks=2&intervalMs=1', [ALPHA]);
+    const answer = await askOfOld('GET /v3/stream?chunks=2&intervalMs=1', [ALPHA]);
     expect(answer.headers).not.toHaveProperty('transfer-encoding');
     expect(answer.body.toString()).toBe('data: chunk 1\n\ndata: chunk 2\n\n');
   });
 
   test('100 Continue and chunks, which it does not have, are not used', async () => {
     for (const path of ['/v3/echo', '/v1/index.php']) {
-      const invited = await ask(`POST ${path}`, [ALPHA, 'Content-Length: 2', 'Expect: 100-continue'], '{}');
+      const invited = await askOfOld(
+        `POST ${path}`,
+        [ALPHA, 'Content-Length: 2', 'Expect: 100-continue'],
+        '{}',
+      );
       expect(invited.status).not.toBe(100);
       const fields = [ALPHA, CHUNKED, 'Connection: keep-alive'];
-      const answer = await ask(`POST ${path}`, fields, chunk('{}') + LAST_CHUNK);
+      const answer = await askOfOld(`POST ${path}`, fields, chunk('{}') + LAST_CHUNK);
       expect([200, 400, 422]).toContain(answer.status);
       expect(answer.headers.connection).toEqual(['close']);
     }
@@ -274,8 +277,7 @@ test.each<[string, (line: string) => string | Buffer, bodyBytes: number, framing
 test('TRACE is refused before anything else: a backend would answer with the gateway’s own credential', async () => {
   await expectNothingSent(stack, async () => {
     for (const lines of [[ALPHA], [], [ALPHA, 'Host: b'], [ALPHA, 'x-service-idempotency: traced']]) {
-      const wire = await Wire.open(stack.port);
-      const answer = await wire.write(head('TRACE /v3//echo', ...lines)).answer();
+      const answer = await answerTo(head('TRACE /v3//echo', ...lines));
       expect([answer.status, codeOf(answer)]).toEqual([405, 'method_not_allowed']);
       expect(answer.headers.allow).toEqual(['GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS']);
     }

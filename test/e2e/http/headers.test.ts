@@ -1,42 +1,34 @@
 /** The fields that the backend gets. */
-import { once } from 'node:events';
-import { createServer } from 'node:http';
-import { connect } from 'node:net';
+import { createServer, type OutgoingHttpHeaders } from 'node:http';
 import { buffer } from 'node:stream/consumers';
 import { describe, expect, it } from 'vitest';
 import { backendForFile } from '../../support/backend.ts';
+import { BEARER, send } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, BRAVO, head, request, Wire } from '../../support/wire.ts';
+import { ALPHA, BRAVO, request, Wire } from '../../support/wire.ts';
 
 /** All of 127.0.0.0/8 is this machine, so a test can be the client, a proxy, or somebody else. */
 const PROXY = '127.0.0.2';
 const STRANGER = '127.0.0.9';
 
-interface Received {
+interface Received extends Record<string, unknown> {
   rawHeaders: string[];
+  /** By their names in lower case, one value for each line. */
+  fields: Record<string, string[]>;
   body: string;
 }
 
 const url = await backendForFile(
   createServer(async (req, res) => {
     const body = (await buffer(req)).toString('latin1');
-    res.end(JSON.stringify({ rawHeaders: req.rawHeaders, body }));
+    res.end(JSON.stringify({ rawHeaders: req.rawHeaders, fields: req.headersDistinct, body }));
   }),
 );
 const upstream = { url };
 const listen = { host: '127.0.0.1', port: 0, trustedProxies: [PROXY, '192.0.2.0/24'] };
 const [stack, behind] = await Promise.all([stackForFile({ upstream }), stackForFile({ upstream, listen })]);
-
-const fieldsOf = ({ rawHeaders }: Received) => {
-  const fields: Record<string, string[]> = Object.create(null);
-  for (let at = 0; at + 1 < rawHeaders.length; at += 2) {
-    const [name = '', value = ''] = rawHeaders.slice(at, at + 2);
-    fields[name.toLowerCase()] = [...(fields[name.toLowerCase()] ?? []), value];
-  }
-  return fields;
-};
 
 let keys = 0;
 describe.each([
@@ -47,11 +39,11 @@ describe.each([
     const wire = await Wire.open(stack.port);
     const answer = await wire.write(request(line, [...keyed(), ...fields], body)).answer();
     expect(answer.status).toBe(200);
-    return answer.json<Record<string, unknown> & Received>();
+    return answer.json<Received>();
   }
 
   it('has the merchant code of its secret key, and no other', async () => {
-    expect(fieldsOf(await received([BRAVO]))['x-merchant-code']).toEqual(['M-BRAVO']);
+    expect((await received([BRAVO])).fields['x-merchant-code']).toEqual(['M-BRAVO']);
     const claims = [
       ['X-Merchant-Code: M-BRAVO'],
       ['x-merchant-code: M-BRAVO', 'X-MERCHANT-CODE: M-CHARLIE'],
@@ -60,7 +52,7 @@ describe.each([
       ['Connection: X-Merchant-Code, Authorization, x-request-id, x-forwarded-for'],
     ];
     await eachRowInTurn(claims, async (fields) => {
-      const got = fieldsOf(await received([ALPHA, ...fields]));
+      const got = (await received([ALPHA, ...fields])).fields;
       expect(got['x-merchant-code']).toEqual(['M-ALPHA']);
       expect(got.authorization).toEqual(['Bearer sk_sandbox_alpha']);
       expect(JSON.stringify(got)).not.toMatch(/M-(?:BRAVO|CHARLIE)/);
@@ -68,18 +60,16 @@ describe.each([
   });
 
   it('has no fields of the connection, nor those that Connection names, except the necessary ones', async () => {
-    const got = fieldsOf(
-      await received([
-        ...[ALPHA, 'Connection: X-Hop, idempotency-key, content-type', 'X-Hop: 1', 'Keep-Alive: timeout=5'],
-        ...['Proxy-Connection: keep-alive', 'Proxy-Authorization: Basic eDp5', 'TE: trailers'],
-        ...[
-          'Trailer: X-Sum',
-          'HTTP2-Settings: AAMAAABkAAQAAP__',
-          'X-Kept: 1',
-          'Content-Type: application/json',
-        ],
-      ]),
-    );
+    const { fields: got } = await received([
+      ...[ALPHA, 'Connection: X-Hop, idempotency-key, content-type', 'X-Hop: 1', 'Keep-Alive: timeout=5'],
+      ...['Proxy-Connection: keep-alive', 'Proxy-Authorization: Basic eDp5', 'TE: trailers'],
+      ...[
+        'Trailer: X-Sum',
+        'HTTP2-Settings: AAMAAABkAAQAAP__',
+        'X-Kept: 1',
+        'Content-Type: application/json',
+      ],
+    ]);
     const ofTheConnection = ['x-hop', 'keep-alive', 'proxy-connection', 'proxy-authorization', 'te'];
     for (const name of [...ofTheConnection, 'trailer', 'http2-settings'])
       expect(got, name).not.toHaveProperty(name);
@@ -91,7 +81,7 @@ describe.each([
   it('has the merchant’s address, X-Forwarded fields and the request id', async () => {
     const claims = ['X-Forwarded-For: 198.51.100.1', 'X-Forwarded-Proto: https', 'X-Request-Id: order-4711'];
     // No proxy is trusted, so what the merchant says about its address is not believed.
-    expect(fieldsOf(await received([ALPHA, ...claims]))).toMatchObject({
+    expect((await received([ALPHA, ...claims])).fields).toMatchObject({
       'x-forwarded-for': ['127.0.0.1'],
       'x-forwarded-proto': ['http'],
       'x-forwarded-host': ['gateway.test'],
@@ -104,8 +94,8 @@ describe.each([
     const body = `{ "action" : "withdraw",\r\n\t"amount":1e1 , "note":"\\u00e9 ${'x'.repeat(70_000)}" }`;
     const got = await received([ALPHA], body);
     expect(got.body).toBe(body);
-    expect(fieldsOf(got)['content-length']).toEqual([`${body.length}`]);
-    expect(fieldsOf(got)).not.toHaveProperty('transfer-encoding');
+    expect(got.fields['content-length']).toEqual([`${body.length}`]);
+    expect(got.fields).not.toHaveProperty('transfer-encoding');
   });
 });
 
@@ -114,40 +104,28 @@ it('a payout is requested without a content coding, and with its key as it was s
   const sent = ['X-Service-Idempotency: sent-7', 'IDEMPOTENCY-KEY: "sent-7"'];
   const bytes = request('POST /v1/index.php', [ALPHA, ...codings, ...sent], '{"action":"withdraw"}');
   const answer = await (await Wire.open(stack.port)).write(bytes).answer();
-  const { rawHeaders } = answer.json<Record<string, unknown> & Received>();
-  expect(fieldsOf({ rawHeaders, body: '' })['accept-encoding']).toEqual(['identity']);
+  const { rawHeaders, fields } = answer.json<Received>();
+  expect(fields['accept-encoding']).toEqual(['identity']);
   for (const line of sent) expect(rawHeaders.join(': ')).toContain(line);
 });
 
 describe('behind trusted proxies', () => {
-  async function answerTo(from: string, bytes: string | Buffer): Promise<string> {
-    const socket = connect({ port: behind.port, host: '127.0.0.1', localAddress: from });
-    let text = '';
-    socket.on('data', (data) => {
-      text += data.toString('latin1');
-    });
-    await once(socket, 'connect');
-    socket.write(bytes);
-    await once(socket, 'close');
-    return text;
-  }
-
   /** `client` in the log line of a request from this address, and the fields that the backend got. */
-  async function seen(from: string, ...fields: string[]) {
+  async function seen(from: string, claims: OutgoingHttpHeaders) {
     const lines = behind.log.length;
-    const answer = await answerTo(from, head('GET /v3/echo', ALPHA, 'Connection: close', ...fields));
-    const line = await until(() => behind.log.slice(lines).find(({ msg }) => msg === 'request'));
-    const got = fieldsOf(JSON.parse(answer.slice(answer.indexOf('{'), answer.lastIndexOf('}') + 1)));
-    return { client: line.client, fields: got };
+    const headers = { Host: 'gateway.test', ...BEARER, ...claims };
+    const answer = await send(behind.url, { path: '/v3/echo', localAddress: from, headers });
+    const { client } = await until(() => behind.log.slice(lines).find(({ msg }) => msg === 'request'));
+    return { client, fields: answer.json<Received>().fields };
   }
 
-  const CLAIMS = [
-    ...['X-Forwarded-For: 203.0.113.7', 'X-Forwarded-Proto: https', 'X-Forwarded-Host: pay.test'],
-    ...['X-Forwarded-Port: 443', 'X-Real-IP: 203.0.113.66', 'Forwarded: for=203.0.113.7'],
-  ];
+  const CLAIMS = {
+    ...{ 'X-Forwarded-For': '203.0.113.7', 'X-Forwarded-Proto': 'https', 'X-Forwarded-Host': 'pay.test' },
+    ...{ 'X-Forwarded-Port': '443', 'X-Real-IP': '203.0.113.66', Forwarded: 'for=203.0.113.7' },
+  };
 
   it('somebody else is not believed', async () => {
-    const { client, fields } = await seen(STRANGER, ...CLAIMS);
+    const { client, fields } = await seen(STRANGER, CLAIMS);
     expect(client).toBe(STRANGER);
     expect(fields).toMatchObject({
       'x-forwarded-for': [STRANGER],
@@ -159,7 +137,7 @@ describe('behind trusted proxies', () => {
   });
 
   it('a proxy is believed about the client, and about how the client called it', async () => {
-    const { client, fields } = await seen(PROXY, ...CLAIMS);
+    const { client, fields } = await seen(PROXY, CLAIMS);
     expect(client).toBe('203.0.113.7');
     expect(fields).toMatchObject({
       'x-forwarded-for': [`203.0.113.7, ${PROXY}`],
@@ -185,7 +163,7 @@ describe('behind trusted proxies', () => {
       ['IPv4 in IPv6', ['::ffff:203.0.113.7'], ['203.0.113.7', PROXY]],
     ];
     await eachRowInTurn(chains, async ([, values, chain]) => {
-      const got = await seen(PROXY, ...values.map((value) => `X-Forwarded-For: ${value}`));
+      const got = await seen(PROXY, { 'X-Forwarded-For': values });
       expect(got.client).toBe(chain[0]);
       expect(got.fields['x-forwarded-for']).toEqual([chain.join(', ')]);
     });

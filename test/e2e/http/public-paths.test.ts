@@ -7,17 +7,16 @@ import { backendForFile } from '../../support/backend.ts';
 import type { ConfigInput } from '../../support/config.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
-import { type Stack, stackForFile, stackForTest } from '../../support/stack.ts';
+import { stackForFile, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import {
   ALPHA,
+  ask,
   chunk,
   codeOf,
   HANDSHAKE,
   head,
   LAST_CHUNK,
-  Wire,
-  type WireAnswer,
   request as whole,
 } from '../../support/wire.ts';
 
@@ -50,17 +49,12 @@ const server = createServer(async (req, res) => {
 const url = await backendForFile(server);
 const stack = await stackForFile({ auth: auth(), upstream: { url } });
 
-async function ask(bytes: string | Buffer, on: Pick<Stack, 'port'> = stack): Promise<WireAnswer> {
-  const wire = await Wire.open(on.port);
-  const answer = await wire.write(bytes).answer();
-  wire.socket.destroy();
-  return answer;
-}
+const answerTo = (bytes: string | Buffer) => ask(stack.port, bytes);
 
 /** Expects that a request needs a secret key, and that the backend does not get it. */
 async function expectRefused(bytes: string | Buffer): Promise<void> {
   const before = got.length;
-  const answer = await ask(bytes);
+  const answer = await answerTo(bytes);
   expect(answer.status).toBe(401);
   expect(codeOf(answer)).toBe('missing_credentials');
   expect(got.length).toBe(before);
@@ -69,7 +63,7 @@ async function expectRefused(bytes: string | Buffer): Promise<void> {
 /** The request as the backend got it. */
 async function expectForwarded(bytes: string | Buffer): Promise<Got> {
   const before = got.length;
-  expect((await ask(bytes)).status).toBe(200);
+  expect((await answerTo(bytes)).status).toBe(200);
   expect(got.length).toBe(before + 1);
   return got.at(-1) as Got;
 }
@@ -112,9 +106,9 @@ describe('a request on a public path', () => {
         // A public path is declared, though by no operation.
         idempotency: { undeclared: 'refuse' },
       });
-      expect((await ask(whole('POST /callbacks/first', ['Authorization: Bearer x'], ''), other)).status).toBe(
-        200,
-      );
+      expect(
+        (await ask(other.port, whole('POST /callbacks/first', ['Authorization: Bearer x'], ''))).status,
+      ).toBe(200);
       expect(got.at(-1)?.headers).not.toHaveProperty('authorization');
     },
   );
@@ -126,7 +120,7 @@ describe('a request on a public path', () => {
     ]) {
       const fields = [`Authorization: ${secret}`, 'x-service-idempotency: b'];
       const before = got.length;
-      const answer = await ask(whole('POST /callbacks/first', fields, 'paid'));
+      const answer = await answerTo(whole('POST /callbacks/first', fields, 'paid'));
       expect(answer.status).toBe(401);
       expect(codeOf(answer)).toBe(code);
       expect(got.length).toBe(before);
@@ -134,7 +128,7 @@ describe('a request on a public path', () => {
     const bytes = whole('POST /callbacks/first', [ALPHA, 'x-service-idempotency: b'], 'paid');
     expect((await expectForwarded(bytes)).headers['x-merchant-code']).toBe('M-ALPHA');
     const before = got.length;
-    expect((await ask(bytes)).headers['idempotent-replayed']).toEqual(['true']);
+    expect((await answerTo(bytes)).headers['idempotent-replayed']).toEqual(['true']);
     expect(got.length).toBe(before);
   });
 });
@@ -234,6 +228,6 @@ describe('a WebSocket', () => {
     ws.close();
     await once(ws, 'close');
     for (const path of ['/v3/WS', '/v3/ws/', '/v3/wss'])
-      expect((await ask(head(`GET ${path}`, ...HANDSHAKE), sandboxed)).status, path).toBe(401);
+      expect((await ask(sandboxed.port, head(`GET ${path}`, ...HANDSHAKE))).status, path).toBe(401);
   });
 });

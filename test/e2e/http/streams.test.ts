@@ -76,19 +76,6 @@ function pump(to: ServerResponse | http.ClientRequest) {
 }
 
 describe('each chunk is passed on at once', () => {
-  test('of an upload: the backend gets the first one before the second is sent', async () => {
-    const wire = await Wire.open(stack.port);
-    wire.write(head('POST /v3/upload', ALPHA, CHUNKED) + chunk('one'));
-    const { req, res } = await arrived();
-    expect(await heard(req)).toBe('one');
-    wire.write(chunk('two'));
-    expect(await heard(req)).toBe('two');
-    wire.write(LAST_CHUNK);
-    await once(req, 'end');
-    res.end('done');
-    expect((await wire.answer()).body.toString()).toBe('done');
-  });
-
   test('of a response: the merchant gets the head before the body, and each chunk before the next', async () => {
     const wire = await Wire.open(stack.port);
     wire.write(head('GET /v3/download', ALPHA));

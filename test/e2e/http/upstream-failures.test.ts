@@ -9,7 +9,7 @@ import { freePort } from '../../support/free-port.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { type Stack, sandboxForTest, stackForFile, stackForTest } from '../../support/stack.ts';
-import { ALPHA, codeOf, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
+import { ALPHA, ask, codeOf, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
 
 const RESPONSE_TIMEOUT_MS = 1000;
 const payout = JSON.stringify(payoutBody(1));
@@ -26,15 +26,10 @@ const ways: [string, () => string | Buffer][] = [
   ['a WebSocket', () => head('GET /v3/ws', ALPHA, ...HANDSHAKE)],
 ];
 
-/** A request on a new connection. */
-async function answerTo({ port }: Pick<Stack, 'port'>, bytes: string | Buffer) {
-  return await (await Wire.open(port)).write(bytes).answer();
-}
-
 /** Sends one request in each way, all at once, and expects this problem for all of them. */
 async function expectInEachWay(behind: Stack, status: number, code: string): Promise<void> {
   const answers = ways.map(async ([way, bytes]) => {
-    const answer = await answerTo(behind, bytes());
+    const answer = await ask(behind.port, bytes());
     return [way, answer.status, codeOf(answer)];
   });
   expect(await Promise.all(answers)).toEqual(ways.map(([way]) => [way, status, code]));
@@ -122,8 +117,8 @@ describe('a backend that', () => {
         if (requests === 1) socket.write('HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}');
         else socket.resetAndDestroy();
       };
-      expect((await answerTo(behind, bytes())).status).toBe(200);
-      const answer = await answerTo(behind, bytes());
+      expect((await ask(behind.port, bytes())).status).toBe(200);
+      const answer = await ask(behind.port, bytes());
       expect([way, answer.status, codeOf(answer), requests]).toEqual([way, 502, 'outcome_unknown', 2]);
     }
   });
@@ -140,7 +135,7 @@ describe('a backend that', () => {
     await expect(wire.answer()).rejects.toThrow('the connection ended');
     expect(wire.rest).not.toContain('\r\n0\r\n');
     // The executor reads it whole first.
-    const executed = await answerTo(behind, head('GET /v2/get_balance', ALPHA));
+    const executed = await ask(behind.port, head('GET /v2/get_balance', ALPHA));
     expect([executed.status, codeOf(executed)]).toEqual([502, 'outcome_unknown']);
   });
 
@@ -150,7 +145,7 @@ describe('a backend that', () => {
       await sleep(RESPONSE_TIMEOUT_MS + 600);
       socket.write('67890');
     };
-    const answer = await answerTo(behind, head('GET /v3/download', ALPHA));
+    const answer = await ask(behind.port, head('GET /v3/download', ALPHA));
     expect(answer.body.toString()).toBe('1234567890');
   });
 });

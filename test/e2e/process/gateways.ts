@@ -1,9 +1,9 @@
 import { randomUUID } from 'node:crypto';
-import { connect, type Socket } from 'node:net';
+import type { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll } from 'vitest';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
-import { withdraw } from '../../support/client.ts';
+import { send, withdraw } from '../../support/client.ts';
 import { FAST_START, newFolder } from '../../support/command.ts';
 import { type ConfigInput, type MoreConfig, testConfig } from '../../support/config.ts';
 import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
@@ -48,24 +48,9 @@ const COMMITS_WITHIN_MS = 800;
 
 const PATIENCE_MS = 10_000;
 
-/** How a new connection with one request on it ended. */
-export function visit(port: number): Promise<{ how: string }> {
-  return new Promise((resolve) => {
-    let how = 'no answer';
-    const socket = connect(port, '127.0.0.1');
-    socket.once('connect', () =>
-      socket.write('GET / HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n'),
-    );
-    socket.once('data', () => {
-      how = 'an answer';
-    });
-    socket.setTimeout(PATIENCE_MS, () => {
-      how = 'left hanging';
-      socket.destroy();
-    });
-    socket.once('error', ({ code = '' }: NodeJS.ErrnoException) => {
-      how = code;
-    });
-    socket.once('close', () => resolve({ how }));
-  });
-}
+/** How a new connection with one request on it ended: with an answer, or the code of its error. */
+export const visit = (port: number): Promise<string> =>
+  send(`http://127.0.0.1:${port}`, { signal: AbortSignal.timeout(PATIENCE_MS) }).then(
+    () => 'an answer',
+    ({ code }: NodeJS.ErrnoException) => code ?? 'another error',
+  );

@@ -1,14 +1,13 @@
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { connect as connectTcp, type Socket } from 'node:net';
 import { type ConnectionOptions, connect, type TLSSocket } from 'node:tls';
 import { describe, expect, onTestFinished, test } from 'vitest';
 import { WebSocket } from 'ws';
 import { Authority } from '../../support/certificates.ts';
-import { send, withdraw } from '../../support/client.ts';
+import { BEARER, send, withdraw } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
-import { closed } from '../../support/raw.ts';
+import { closed, rawConnection } from '../../support/raw.ts';
 import { type Stack, stackForFile, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, codeOf, head, Wire } from '../../support/wire.ts';
@@ -26,13 +25,8 @@ const [stack, strict] = await Promise.all([openTls(), openTls({ limits }, 'TLSv1
 const failed = (of: Stack, reason: string) =>
   metric(of.adminUrl, 'oncegate_tls_handshakes_failed_total', { reason });
 
-/** A connection without a handshake; destroyed after the test. */
-async function plainConnection(port: number): Promise<Socket> {
-  const socket = connectTcp(port, '127.0.0.1').on('error', () => {});
-  onTestFinished(() => void socket.destroy());
-  await once(socket, 'connect');
-  return socket;
-}
+/** The beginning of a client's first record: 512 bytes of a handshake, by TLS 1.2. */
+const HELLO = Buffer.concat([Buffer.from('1603010200010001fc0303', 'hex'), Buffer.alloc(506)]);
 
 async function shakenHands(options: ConnectionOptions): Promise<TLSSocket> {
   const socket = connect({ port: stack.port, host: '127.0.0.1', ca, ...options });
@@ -44,7 +38,7 @@ async function shakenHands(options: ConnectionOptions): Promise<TLSSocket> {
 describe('a merchant over TLS', () => {
   test('reaches the backend with X-Forwarded-Proto: https, whatever a client says that is no trusted proxy', async () => {
     const seen = async (fields: Record<string, string>) => {
-      const headers = { Authorization: 'Bearer sk_sandbox_alpha', ...fields };
+      const headers = { ...BEARER, ...fields };
       const echo = (await send(stack.url, { path: '/v3/echo', headers, ca })).json<{
         rawHeaders: [string, string][];
       }>();
@@ -104,30 +98,23 @@ describe('the handshake', () => {
 
   test('must be over within limits.headerTimeoutMs, however slowly its bytes arrive', async () => {
     const hasty = await stackForTest({ listen: { tls: files }, limits: { headerTimeoutMs: 400 } });
-    const hello = await clientHello();
     const startedMs = performance.now();
-    const silent = await plainConnection(hasty.port);
-    const dripping = await plainConnection(hasty.port);
+    const [silent, dripping] = [await Wire.open(hasty.port), await Wire.open(hasty.port)];
     let sent = 0;
-    const drip = setInterval(() => dripping.write(hello.subarray(sent, ++sent)), 50);
+    const drip = setInterval(() => dripping.write(HELLO.subarray(sent, ++sent)), 50);
     onTestFinished(() => clearInterval(drip));
-    await Promise.all([closed(silent), closed(dripping)]);
+    await Promise.all([silent.ended, dripping.ended]);
     expect(performance.now() - startedMs).toBeLessThan(3000);
-    expect(sent).toBeLessThan(hello.length);
+    expect(sent).toBeLessThan(HELLO.length);
     await until(async () => (await failed(hasty, 'timeout')) === 2);
   });
 
   test('that fails is counted by its reason, and closes its connection without an answer', async () => {
     const before = { refused: await failed(stack, 'refused'), gone: await failed(stack, 'disconnected') };
-    const plain = await plainConnection(stack.port);
-    let received = 0;
-    plain.on('data', (chunk) => {
-      received += chunk.toString().includes('HTTP/') ? 1 : 0;
-    });
-    plain.write(head('GET /v2/get_balance', ALPHA));
-    await closed(plain);
-    expect(received).toBe(0);
-    (await plainConnection(stack.port)).destroy();
+    const plain = await Wire.open(stack.port);
+    await plain.write(head('GET /v2/get_balance', ALPHA)).ended;
+    expect(plain.rest).not.toContain('HTTP/');
+    (await Wire.open(stack.port)).socket.destroy();
     await until(async () => (await failed(stack, 'refused')) === before.refused + 1);
     await until(async () => (await failed(stack, 'disconnected')) === before.gone + 1);
     const lines = stack.log.filter(({ msg }) => msg === 'a TLS handshake failed');
@@ -137,28 +124,22 @@ describe('the handshake', () => {
 
   test('counts as a connection before it is over', async () => {
     const small = await stackForTest({ listen: { tls: files }, limits: { connections: 2 } });
-    const [one, two] = [await plainConnection(small.port), await plainConnection(small.port)];
-    await closed(await plainConnection(small.port));
+    const [one, two] = [await Wire.open(small.port), await Wire.open(small.port)];
+    await (await Wire.open(small.port)).ended;
     expect(await metric(small.adminUrl, 'oncegate_connections_refused_total')).toBe(1);
-    one.destroy();
-    two.destroy();
-    await until(async () =>
-      send(small.url, {
-        path: '/v2/get_balance',
-        headers: { Authorization: 'Bearer sk_sandbox_alpha' },
-        ca,
-      }).then(
-        ({ status }) => status === 200,
-        () => false,
-      ),
+    for (const { socket } of [one, two]) socket.destroy();
+    const balance = () => send(small.url, { path: '/v2/get_balance', headers: BEARER, ca });
+    await until(() =>
+      balance()
+        .then(({ status }) => status === 200)
+        .catch(() => false),
     );
   });
 });
 
 test('bytes that are no TLS, after the handshake, end their connection only', async () => {
-  const raw = await plainConnection(stack.port);
-  const socket = connect({ socket: raw, ca, host: '127.0.0.1' }).on('error', () => {});
-  await once(socket, 'secureConnect');
+  const raw = await rawConnection(stack.port);
+  await shakenHands({ socket: raw });
   raw.write(Buffer.alloc(64, 'x'));
   await closed(raw);
   expect((await withdraw(stack.url, { key: randomUUID(), ca })).status).toBe(201);
@@ -201,17 +182,3 @@ test('a head that is too slow or too large is answered, and its connection close
   const lines = Array.from({ length: 250 }, (_, i) => `a${i}: 1`);
   expect((await many.write(head('GET /', ...lines)).answer()).status).toBe(431);
 });
-
-/** The first bytes that a client sends. */
-async function clientHello(): Promise<Buffer> {
-  const { createServer } = await import('node:net');
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as { port: number };
-  const client = connect({ port, host: '127.0.0.1' }).on('error', () => {});
-  const [socket] = (await once(server, 'connection')) as [Socket];
-  const [bytes] = (await once(socket, 'data')) as [Buffer];
-  client.destroy();
-  server.close();
-  return bytes;
-}
