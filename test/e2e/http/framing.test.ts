@@ -5,7 +5,7 @@ import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { nothingOpen, type Stack, stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, chunk, codeOf, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
+import { ALPHA, ask, chunk, codeOf, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
 const authority = new Authority();
 const [stack, encrypted] = await Promise.all([
@@ -179,8 +179,7 @@ test.each([
   ['a length that Connection nominates', 'Connection: Content-Length'],
   ['a coding that Connection nominates', 'Connection: Transfer-Encoding, Host'],
 ])('%s does not change the request that the backend gets', async (_name, field) => {
-  const wire = await Wire.open(stack.port);
-  const answer = await wire.write(request(PASSED_THROUGH, [ALPHA, field], SMUGGLED)).answer();
+  const answer = await ask(stack.port, request(PASSED_THROUGH, [ALPHA, field], SMUGGLED));
   const echo = answer.json<{ bodyBytes: number; rawHeaders: [string, string][] }>();
   expect([answer.status, echo.bodyBytes]).toEqual([200, SMUGGLED.length]);
   const got = echo.rawHeaders.map(([name, value]) => `${name.toLowerCase()}: ${value}`);

@@ -7,7 +7,7 @@ import { BEARER, send } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, BRAVO, request, Wire } from '../../support/wire.ts';
+import { ALPHA, ask, BRAVO, request } from '../../support/wire.ts';
 
 /** All of 127.0.0.0/8 is this machine, so a test can be the client, a proxy, or somebody else. */
 const PROXY = '127.0.0.2';
@@ -36,8 +36,7 @@ describe.each([
   ['executed under a key', 'POST /v1/index.php', () => [`X-sErViCe-Idempotency: order-${keys++}`]],
 ])('a request that is %s', (_way, line, keyed) => {
   async function received(fields: string[], body = '{"action":"withdraw"}'): Promise<Received> {
-    const wire = await Wire.open(stack.port);
-    const answer = await wire.write(request(line, [...keyed(), ...fields], body)).answer();
+    const answer = await ask(stack.port, request(line, [...keyed(), ...fields], body));
     expect(answer.status).toBe(200);
     return answer.json<Received>();
   }
@@ -103,7 +102,7 @@ it('a payout is requested without a content coding, and with its key as it was s
   const codings = ['Accept-Encoding: gzip, br', 'accept-encoding: zstd'];
   const sent = ['X-Service-Idempotency: sent-7', 'IDEMPOTENCY-KEY: "sent-7"'];
   const bytes = request('POST /v1/index.php', [ALPHA, ...codings, ...sent], '{"action":"withdraw"}');
-  const answer = await (await Wire.open(stack.port)).write(bytes).answer();
+  const answer = await ask(stack.port, bytes);
   const { rawHeaders, fields } = answer.json<Received>();
   expect(fields['accept-encoding']).toEqual(['identity']);
   for (const line of sent) expect(rawHeaders.join(': ')).toContain(line);

@@ -8,7 +8,7 @@ import { type RedisServer, startRedis } from '../../support/redis-server.ts';
 import { connectionsOf, gatewayForTest, payAndLeave, stackForTest } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, BRAVO, codeOf, HANDSHAKE, head, Wire } from '../../support/wire.ts';
+import { ALPHA, ask, BRAVO, codeOf, HANDSHAKE, head, Wire } from '../../support/wire.ts';
 
 type PerMerchant = NonNullable<MoreConfig['limits']>['perMerchant'];
 
@@ -164,9 +164,7 @@ describe('a merchant with too many requests in flight', () => {
     const second = await Wire.open(stack.port);
     expect(codeOf(await second.write(head('GET /v3/stream')).answer())).toBe('rate_limited');
     for (const merchant of [ALPHA, BRAVO])
-      expect(
-        (await (await Wire.open(stack.port)).write(head('GET /v2/get_balance', merchant)).answer()).status,
-      ).toBe(200);
+      expect((await ask(stack.port, head('GET /v2/get_balance', merchant))).status).toBe(200);
     wire.socket.destroy();
     await until(async () => {
       const next = await Wire.open(stack.port);

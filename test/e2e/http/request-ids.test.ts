@@ -6,7 +6,7 @@ import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
+import { ALPHA, ask, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 const POST = 'POST /v1/index.php';
@@ -95,13 +95,13 @@ it('a request without one well-formed id gets a new one', async () => {
   const ids = ['short', 'x'.repeat(129), 'with space', 'a"b"c"d"e', '12345678, 87654321'];
   await eachRowInTurn([[], twice, ...ids.map((id) => [`X-Request-Id: ${id}`])], async (fields) => {
     for (const line of ['GET /v2/get_balance', 'GET /v3/echo']) {
-      const answer = await (await Wire.open(stack.port)).write(head(line, ALPHA, ...fields)).answer();
+      const answer = await ask(stack.port, head(line, ALPHA, ...fields));
       expect(answer.headers['x-request-id']).toEqual([expect.stringMatching(UUID)]);
       await loggedWith(answer.headers['x-request-id']?.[0]);
     }
   });
   for (const malformed of ['GARBAGE\r\n\r\n', head('CONNECT other.test:443')]) {
-    const answer = await (await Wire.open(stack.port)).write(malformed).answer();
+    const answer = await ask(stack.port, malformed);
     const { request_id } = answer.json<{ error: { request_id: string } }>().error;
     expect([[request_id], request_id]).toEqual([answer.headers['x-request-id'], expect.stringMatching(UUID)]);
   }

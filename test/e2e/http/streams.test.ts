@@ -13,7 +13,7 @@ import { payoutBody } from '../../support/payout.ts';
 import { nothingOpen, type Stack, stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { acceptUpgrade } from '../../support/web-sockets.ts';
-import { ALPHA, chunk, codeOf, HANDSHAKE, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
+import { ALPHA, ask, chunk, codeOf, HANDSHAKE, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
 
 const MEGABYTE = Buffer.alloc(1_048_576, 'm');
 /** Many more than all buffers between merchant and backend hold. */
@@ -254,7 +254,7 @@ describe('public requests', () => {
     await arrived();
     await until(async () => (await open.gateway.metrics.text()).includes('oncegate_in_flight 2'));
     for (const line of ['POST /public', 'GET /public']) {
-      const answer = await (await Wire.open(open.port)).write(head(line)).answer();
+      const answer = await ask(open.port, head(line));
       expect([answer.status, codeOf(answer), answer.headers['retry-after']]).toEqual([
         503,
         'overloaded',

@@ -11,7 +11,7 @@ import { payoutBody } from '../../support/payout.ts';
 import { closed } from '../../support/raw.ts';
 import { nothingOpen, openStack, type Stack, stackForFile } from '../../support/stack.ts';
 import { acceptUpgrade } from '../../support/web-sockets.ts';
-import { ALPHA, chunk, codeOf, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
+import { ALPHA, ask, chunk, codeOf, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
 
 let onUpgrade: (socket: Socket) => void;
 const server = createServer((_req, res) => res.end());
@@ -155,11 +155,10 @@ test('a connection on which the backend has refused an upgrade gets no other req
   // What Node's `upgrade` event gives away reads no HTTP any more.
   onUpgrade = (socket) =>
     void socket.resume().write('HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno');
-  const refused = await (await Wire.open(behind.port)).write(WEB_SOCKET).answer();
+  const refused = await ask(behind.port, WEB_SOCKET);
   expect([refused.status, refused.body.toString()]).toEqual([426, 'no']);
   await nothingOpen(behind);
-  const wire = await Wire.open(behind.port);
-  expect((await wire.write(head('GET /v3/echo', ALPHA)).answer()).status).toBe(200);
+  expect((await ask(behind.port, head('GET /v3/echo', ALPHA))).status).toBe(200);
 });
 
 test('any other upgrade is handled as an ordinary request', async () => {
@@ -176,8 +175,7 @@ test('any other upgrade is handled as an ordinary request', async () => {
     expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
   }
   const handshakes = stack.handshakes.length;
-  const wire = await Wire.open(stack.port);
-  const get = await wire.write(head('GET /v3/echo', ALPHA, 'Connection: Upgrade', 'Upgrade: h2c')).answer();
+  const get = await ask(stack.port, head('GET /v3/echo', ALPHA, 'Connection: Upgrade', 'Upgrade: h2c'));
   expect(get.json<{ rawHeaders: string[][] }>().rawHeaders.flat()).not.toContain('h2c');
   expect([get.status, stack.handshakes.length]).toEqual([200, handshakes]);
 });
@@ -199,7 +197,7 @@ test('an open WebSocket counts as in flight, and a shutdown closes it at both en
   const closing = await openStack({ upstream: { url }, limits: { inFlight: 1 } });
   onTestFinished(() => closing.sandbox.close());
   const first = await openOn(closing);
-  const refused = await (await Wire.open(closing.port)).write(WEB_SOCKET).answer();
+  const refused = await ask(closing.port, WEB_SOCKET);
   expect([refused.status, codeOf(refused)]).toEqual([503, 'overloaded']);
   first.wire.socket.destroy();
   await nothingOpen(closing);

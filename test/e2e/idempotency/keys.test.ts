@@ -6,7 +6,7 @@ import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { stackForFile, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, BRAVO, request, Wire, type WireAnswer } from '../../support/wire.ts';
+import { ALPHA, ask, BRAVO, request, type WireAnswer } from '../../support/wire.ts';
 
 const OURS = 'x-service-idempotency';
 const DRAFT = 'Idempotency-Key';
@@ -22,7 +22,7 @@ interface Payout {
 /** A payout with exactly these header lines, one byte for each character. */
 async function payAs({ who = ALPHA, body = payoutBody(), port = stack.port }: Payout, ...lines: string[]) {
   const bytes = request('POST /v1/index.php', [who, ...lines], JSON.stringify(body));
-  return await (await Wire.open(port)).write(bytes).answer();
+  return await ask(port, bytes);
 }
 const pay = (...lines: string[]) => payAs({}, ...lines);
 const isReplay = ({ headers }: WireAnswer) => headers['idempotent-replayed']?.[0] === 'true';
