@@ -18,13 +18,13 @@ function keyFile(text: string): string {
   return path;
 }
 
-/** A source that polls every 10 ms, and its reloads. */
-async function openSource(path: string, options: Partial<FileKeySourceOptions> = {}) {
+/** A source that polls every 10 ms, and its reloads. By default its file has one key. */
+async function openSource(path = keyFile(fileOf('one')), options: Partial<FileKeySourceOptions> = {}) {
   const reloads: KeyReload[] = [];
   const onReload = (reload: KeyReload) => void reloads.push(reload);
   const source = await FileKeySource.open({ path, pollMs: 10, onReload, ...options });
   onTestFinished(() => source.close());
-  return { source, reloads };
+  return { path, source, reloads };
 }
 
 const until = (check: () => void) => vi.waitFor(check, { timeout: 15_000, interval: 5 });
@@ -47,8 +47,7 @@ describe('at start', () => {
 
 describe('a changed file is loaded', () => {
   test('when another file with the same size and time is renamed to its path', async () => {
-    const path = keyFile(fileOf('one'));
-    const { source } = await openSource(path);
+    const { path, source } = await openSource();
     writeFileSync(`${path}.new`, fileOf('two'));
     const { atime, mtime, size } = statSync(path);
     utimesSync(`${path}.new`, atime, mtime);
@@ -59,8 +58,7 @@ describe('a changed file is loaded', () => {
   });
 
   test('when an editor renames it and creates a new file', async () => {
-    const path = keyFile(fileOf('one'));
-    const { source, reloads } = await openSource(path);
+    const { path, source, reloads } = await openSource();
     renameSync(path, `${path}~`);
     await until(() =>
       expect(reloads).toMatchObject([{ ok: false, error: 'the file: cannot be read (ENOENT)' }]),
@@ -88,14 +86,12 @@ describe('a changed file is loaded', () => {
   });
 
   test('and reported once, but not if only its time changed', async () => {
-    const path = keyFile(fileOf('one'));
-    const witnessPath = keyFile(fileOf('one'));
-    const { reloads } = await openSource(path);
-    const witness = await openSource(witnessPath);
+    const { path, reloads } = await openSource();
+    const witness = await openSource();
     for (const [i, secrets] of [['two'], ['two', 'three']].entries()) {
       // When the witness has reported its later change, the first source has polled its touched file, too.
       utimesSync(path, i, i);
-      replaceFile(witnessPath, fileOf(...secrets));
+      replaceFile(witness.path, fileOf(...secrets));
       await until(() => expect(witness.reloads).toHaveLength(i + 1));
     }
     expect(reloads).toEqual([]);
@@ -106,11 +102,10 @@ describe('a changed file is loaded', () => {
 
 describe('reload()', () => {
   /** A source that does not poll during a test. */
-  const openWithoutPolling = (path: string) => openSource(path, { pollMs: 3_600_000 });
+  const openWithoutPolling = () => openSource(undefined, { pollMs: 3_600_000 });
 
   test('reads the file at once, and reports it even if nothing has changed', async () => {
-    const path = keyFile(fileOf('one'));
-    const { source, reloads } = await openWithoutPolling(path);
+    const { path, source, reloads } = await openWithoutPolling();
     writeFileSync(path, fileOf('two', 'three'));
     await source.reload();
     expect(source.find('one')).toBeUndefined();
@@ -123,8 +118,7 @@ describe('reload()', () => {
   });
 
   test('keeps the old keys if the file is broken, says why each time and in its health, and tells listeners of new ones only', async () => {
-    const path = keyFile(fileOf('one'));
-    const { source, reloads } = await openWithoutPolling(path);
+    const { path, source, reloads } = await openWithoutPolling();
     const listener = vi.fn();
     source.onChange(listener);
     writeFileSync(path, 'merchants: [{ code: M, keys: [{ id: a, dangerouslyPlainSecret: "sk_leak x" }] }]');
@@ -146,8 +140,7 @@ describe('reload()', () => {
   });
 
   test('never replaces newer keys with older ones', async () => {
-    const path = keyFile(fileOf('one'));
-    const { source, reloads } = await openWithoutPolling(path);
+    const { path, source, reloads } = await openWithoutPolling();
     // 5000 keys in YAML take long to parse.
     writeFileSync(path, fileOf(...Array.from({ length: 5000 }, (_, i) => `old-${i}`)));
     const parsing = once(process, 'worker');
@@ -162,11 +155,10 @@ describe('reload()', () => {
 });
 
 test('a closed source does not reload', async () => {
-  const path = keyFile(fileOf('one'));
-  const closed = await openSource(path);
-  const witness = await openSource(path);
+  const closed = await openSource();
+  const witness = await openSource(closed.path);
   closed.source.close();
-  writeFileSync(path, fileOf('two'));
+  writeFileSync(witness.path, fileOf('two'));
   await until(() => expect(witness.reloads).toHaveLength(1));
   expect(closed.reloads).toEqual([]);
   expect(closed.source.find('one')).toBeDefined();
