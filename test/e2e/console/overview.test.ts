@@ -1,14 +1,13 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, expect, it } from 'vitest';
+import { expect, it } from 'vitest';
 import type { FoundRecord, Overview } from '../../../src/console/contract.ts';
 import { withdraw } from '../../support/client.ts';
 import { adminPortOf, consoleOptions, loggedIn } from '../../support/console.ts';
 import { movableClock } from '../../support/movable-clock.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
-const stack = await openStack({ admin: consoleOptions, idempotency: { countDoubtsEveryMs: 1000 } });
-afterAll(() => stack.close());
+const stack = await stackForFile({ admin: consoleOptions, idempotency: { countDoubtsEveryMs: 1000 } });
 
 it('the overview needs attention until the last key in doubt is resolved, and while the count is old', async () => {
   const browser = await loggedIn(stack.adminUrl);

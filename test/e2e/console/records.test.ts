@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { ConsoleProblem, DoubtsPage, FoundRecord, StoredBody } from '../../../src/console/contract.ts';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { withdraw } from '../../support/client.ts';
@@ -14,12 +14,12 @@ import {
 } from '../../support/console.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openGateway, openStack, type Stack } from '../../support/stack.ts';
+import { openGateway, type Stack, stackForFile } from '../../support/stack.ts';
 
 const LEASE_MS = 1500;
 const ENCRYPTION = { keys: [{ id: 'e1', secret: 'ab'.repeat(32) }] };
 
-const stack = await openStack({
+const stack = await stackForFile({
   admin: consoleOptions,
   lock: { leaseMs: LEASE_MS },
   upstream: { connectTimeoutMs: 500 },
@@ -28,7 +28,6 @@ const stack = await openStack({
 });
 const admin = await loggedIn(stack.adminUrl);
 const support = await loggedIn(stack.adminUrl, SUPPORT_TOKEN);
-afterAll(() => stack.close());
 
 const find = (browser: TestBrowser, key: string) =>
   browser.api<FoundRecord>('records/find', { json: { merchant: 'M-ALPHA', key } });

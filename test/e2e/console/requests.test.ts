@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { type TestAnswer, withdraw } from '../../support/client.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
@@ -13,13 +13,13 @@ import {
   TestBrowser,
 } from '../../support/console.ts';
 import { rawConnection, rawExchange } from '../../support/raw.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 
 const PEPPER = 'a pepper of the tests';
 const STORE_KEY = 'ab'.repeat(32);
 const LOOKUP_TOKEN = 'a token of the lookup';
 
-const stack = await openStack({
+const stack = await stackForFile({
   admin: consoleOptions,
   auth: { pepper: PEPPER, keys: { source: 'file', path: writeKeys(temporaryFolder()) } },
   store: { kind: 'sqlite', encryption: { keys: [{ id: 'e1', secret: STORE_KEY }] } },
@@ -38,7 +38,6 @@ const stack = await openStack({
     },
   ],
 });
-afterAll(() => stack.close());
 
 const HEADERS = {
   'content-security-policy': expect.stringMatching(

@@ -8,7 +8,7 @@ import { send, withdraw } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { read } from '../../support/repository.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 import { type Begun, begin } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
@@ -17,8 +17,7 @@ const authority = new Authority();
 const ca = readFileSync(authority.ca);
 const { cert, key } = authority.issue();
 
-const stack = await openStack({ listen: { host: '127.0.0.1', port: 0, trustedProxies: ['loopback'] } });
-afterAll(() => stack.close());
+const stack = await stackForFile({ listen: { host: '127.0.0.1', port: 0, trustedProxies: ['loopback'] } });
 
 /** Replaces what belongs to another machine. Each of the texts must be there. */
 function adapted(text: string, replacements: Record<string, string>): string {

@@ -1,10 +1,10 @@
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
 import { parseConfig } from '../../../src/config/load.ts';
 import { parseFaults } from '../../../src/sandbox/faults.ts';
 import { inShell, newFolder } from '../../support/command.ts';
 import { blocksOf, commandsOf, commandsUnder, steady } from '../../support/documents.ts';
 import { ROOT, read } from '../../support/repository.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 import { startTour } from '../../support/tour.ts';
 
 /** Commands of the README, each with the output that the README shows. */
@@ -50,8 +50,7 @@ describe('the README', () => {
 const ADDRESS = 'https://payments.example.com';
 const env = { SECRET_KEY: 'sk_sandbox_alpha' };
 
-const stack = await openStack();
-afterAll(() => stack.close());
+const stack = await stackForFile();
 
 it('the first payout of docs/merchants.md is paid once, and replayed', async () => {
   const [pay, example, ...others] = commandsUnder('docs/merchants.md', 'The first payout');

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { BEARER, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { FAST_START } from '../../support/command.ts';
 import { temporaryFolder, testConfig } from '../../support/config.ts';
@@ -8,14 +8,13 @@ import { eachRowInTurn } from '../../support/each-row.ts';
 import { idle } from '../../support/metrics.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { spawnGateway } from '../../support/spawn.ts';
-import { openStack, sandboxForTest } from '../../support/stack.ts';
+import { sandboxForTest, stackForFile } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { echoingWebSockets } from '../../support/web-sockets.ts';
 import { busyTraffic, sections } from './support/traffic.ts';
 
-const stack = await openStack({ upstream: { responseTimeoutMs: 20_000 } });
-afterAll(() => stack.close());
+const stack = await stackForFile({ upstream: { responseTimeoutMs: 20_000 } });
 
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
 

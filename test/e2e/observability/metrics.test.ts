@@ -3,7 +3,7 @@ import http, { METHODS } from 'node:http';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { parse, stringify } from 'yaml';
 import { CATALOGUE, type Definition, type LabelValues } from '../../../src/telemetry/catalogue.ts';
 import { send, withdraw } from '../../support/client.ts';
@@ -11,7 +11,7 @@ import { parsedConfig, replaceFile, temporaryFolder, writeKeys } from '../../sup
 import { idle, metric, type Scrape, scrape } from '../../support/metrics.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { rawExchange } from '../../support/raw.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { busyTraffic, sections } from './support/traffic.ts';
 
@@ -115,7 +115,7 @@ const COUNTED = {
 };
 
 const keyFile = writeMerchants();
-const stack = await openStack({
+const stack = await stackForFile({
   ...sections,
   auth: {
     keys: { source: 'file', path: keyFile },
@@ -125,7 +125,6 @@ const stack = await openStack({
   upstream: { maxConnections: SLOTS, responseTimeoutMs: 2000 },
 });
 const fresh = await scrape(stack.adminUrl);
-afterAll(() => stack.close());
 
 const now = () => scrape(stack.adminUrl);
 

@@ -1,19 +1,18 @@
 import { randomUUID } from 'node:crypto';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { metric } from '../../support/metrics.ts';
 import { rawExchange } from '../../support/raw.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
 const TOKEN = 'a token of the administrators';
 const RESPONSE = Buffer.from([...Buffer.from('{"id":"'), 0, 255]);
 
-const stack = await openStack({ admin: { token: TOKEN }, idempotency: { maxStoredBytes: 2048 } });
-afterAll(() => stack.close());
+const stack = await stackForFile({ admin: { token: TOKEN }, idempotency: { maxStoredBytes: 2048 } });
 
 interface Asked {
   json?: object;

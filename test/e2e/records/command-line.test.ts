@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { RecordView, ShownRecord } from '../../../src/doubts/records.ts';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { withdraw } from '../../support/client.ts';
@@ -10,11 +10,10 @@ import { configFile, parsedConfig } from '../../support/config.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { executionShown } from '../../support/execution.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
-const stack = await openStack({ lock: { leaseMs: 60_000 }, upstream: { responseTimeoutMs: 60_000 } });
-afterAll(() => stack.close());
+const stack = await stackForFile({ lock: { leaseMs: 60_000 }, upstream: { responseTimeoutMs: 60_000 } });
 const folder = newFolder();
 // The key file and the backend do not exist, because the command opens only the store.
 const keys = { source: 'file' as const, path: join(folder, 'no-keys.yaml') };
