@@ -58,33 +58,23 @@ describe('a Redis', () => {
     await expectRefused(place, why);
   });
 
-  it('gets one format, also if a gateway of another version starts at the same moment', async () => {
-    const place = newPlace();
-    const client = new Redis(place.url);
-    onTestFinished(() => client.disconnect());
-    // The other gateway writes its note after this one has found none.
-    const get = client.get.bind(client);
-    client.get = (async (name: string) => {
-      const noted = await get(name);
-      await server.admin.set(name, '4', 'NX');
-      return noted;
-    }) as typeof client.get;
-    await expect(requireFormat(client, place.prefix)).rejects.toThrow('records of format 4');
-    expect(await server.admin.get(`${place.prefix}:format`)).toBe('4');
-  });
-
-  it('is refused if the answer that it has another format is lost', async () => {
-    const place = newPlace();
-    const client = new Redis(place.url);
-    onTestFinished(() => client.disconnect());
-    Object.assign(client, {
-      async set(name: string) {
-        await server.admin.set(name, '4', 'NX');
-        throw new Error('Command timed out');
-      },
-    });
-    await expect(requireFormat(client, place.prefix)).rejects.toThrow('records of format 4');
-  });
+  it.each(['arrives', 'is lost'])(
+    'gets one format, also if the answer that it has another one %s',
+    async (how) => {
+      const place = newPlace();
+      const client = new Redis(place.url);
+      onTestFinished(() => client.disconnect());
+      const set = client.set.bind(client);
+      // A gateway of another version writes its note after this one has found none.
+      client.set = (async (...command: Parameters<typeof set>) => {
+        await server.admin.set(command[0], '4', 'NX');
+        if (how === 'is lost') throw new Error('Command timed out');
+        return await set(...command);
+      }) as typeof client.set;
+      await expect(requireFormat(client, place.prefix)).rejects.toThrow('records of format 4');
+      expect(await server.admin.get(`${place.prefix}:format`)).toBe('4');
+    },
+  );
 
   it('gets a note when its cluster serves all slots again', async () => {
     const args = ['--cluster-enabled', 'yes', '--cluster-port', String(await freePort())];

@@ -15,7 +15,6 @@ import { type RedisOptions, RedisRegister } from '../../src/store/redis/register
 import type { CopyRegister } from '../../src/store/register.ts';
 import { startTopology, type Topology } from '../faults/chaos/topology.ts';
 import { completed as completedFrom, newId, newRecord, replacement } from '../registers/records.ts';
-import { clusterNodes } from '../support/cluster-nodes.ts';
 import { LONG, openCopyRegister, openRedisStore } from '../support/open-store.ts';
 import { monitorRedis } from '../support/redis-monitor.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
@@ -82,7 +81,7 @@ function newOn(isThere: (request: Execution) => boolean): Execution {
 /** Lets a slot of the first master move to the second. Until `end`, its keys may be on both. */
 async function movingSlot(topology: Topology, slot: number) {
   movedSlots.add(slot);
-  const [from, to] = clusterNodes(topology.config.store) as [Redis, Redis];
+  const [from, to] = clusterNodes(topology) as [Redis, Redis];
   const [fromId, toId] = [String(await from.cluster('MYID')), String(await to.cluster('MYID'))];
   await to.cluster('SETSLOT', slot, 'IMPORTING', fromId);
   await from.cluster('SETSLOT', slot, 'MIGRATING', toId);
@@ -104,6 +103,16 @@ const faultOf = ({ faults }: Topology, wanted: string) => {
   if (!fault) throw new Error(`there is no fault ${wanted}`);
   return fault;
 };
+
+/** One client for each master. */
+function clusterNodes({ config: { store } }: Topology): Redis[] {
+  const urls = store?.kind === 'redis' ? (store.cluster ?? []) : [];
+  return urls.map((url) => {
+    const node = new Redis(url, { retryStrategy: () => 25 }).on('error', () => {});
+    onTestFinished(() => node.disconnect());
+    return node;
+  });
+}
 
 /** The source or the destination of a copy. */
 async function openedCopy(topology: Topology, as = prefix): Promise<RedisCopyRegister> {
@@ -240,7 +249,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
       doubtful.map(({ scope }) => scope).toSorted(),
     );
     expect(await store.health()).toMatchObject({ ok: true });
-    const masters = clusterNodes(topology.config.store);
+    const masters = clusterNodes(topology);
     for (const master of masters) expect(await master.keys(`{${prefix}:3:*}:probe:*`)).not.toEqual([]);
     await masters[1]?.config('SET', 'maxmemory', '1');
     expect(await store.health()).toMatchObject({ ok: false, detail: expect.stringContaining('OOM') });
@@ -250,7 +259,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
   it('has another connection before a start can reach the emptied master with the store’s identity, also by a redirection of the cluster', async () => {
     const topology = await topologyOf('cluster');
     const store = await opened(topology);
-    const last = clusterNodes(topology.config.store).at(-1);
+    const last = clusterNodes(topology).at(-1);
     const newHere = () => newOn((request) => slotOf(request) > 2 * SLOTS_OF_FIRST);
     expect(await store.start(newHere())).toEqual({ kind: 'started' });
     const { connection } = store;
@@ -268,7 +277,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
   it('counts the keys in doubt of a cluster on all masters, and those that no index has after a repair', async () => {
     const topology = await topologyOf('cluster');
     const store = await opened(topology);
-    const masters = clusterNodes(topology.config.store) as Redis[];
+    const masters = clusterNodes(topology);
     for (let left = 20; left > 0; left--) await bring(store, left % 2 ? 'in_doubt' : 'executing');
     const [resolved, completed] = [await bring(store, 'in_doubt'), await bring(store, 'in_doubt')];
     const asReleased = { by: 'ada', reason: 'in the books', source: 'command_line' } as const;
@@ -291,7 +300,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     const topology = await topologyOf('cluster');
     const store = await opened(topology);
     const { id } = await store.mark('protect');
-    for (const [n, master] of (clusterNodes(topology.config.store) as Redis[]).entries()) {
+    for (const [n, master] of clusterNodes(topology).entries()) {
       expect(await store.readMark('protect')).toMatchObject({ id, count: n + 1 });
       const marks = await master.keys(`{${prefix}:3:*}:mark`);
       for (const key of marks.filter((one) => !one.startsWith(`{${prefix}:3:0}`))) await master.del(key);
@@ -367,7 +376,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     const topology = await topologyOf('cluster');
     const [from, to] = [await openedCopy(topology), await sqlite()];
     const ids = await filled(from);
-    const [first] = clusterNodes(topology.config.store) as [Redis];
+    const [first] = clusterNodes(topology) as [Redis];
     let slot = 0;
     while ((await first.cluster('COUNTKEYSINSLOT', slot)) === 0) slot++;
     const lines = await copied(
@@ -423,7 +432,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
   it('serves the records of the other masters while one is down, if the cluster does not require full coverage, and all when it is back', async () => {
     const topology = await topologyOf('cluster');
     const store = await opened(topology);
-    const others = clusterNodes(topology.config.store).slice(1);
+    const others = clusterNodes(topology).slice(1);
     const completed = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'completed')));
     const held = completed.filter((owner) => !isOnFirst(owner)).length;
     const replays = async () => {

@@ -1,8 +1,7 @@
 /** Many processes on one file: they may open, close and read it, and be killed, at any moment. */
 import { readdirSync } from 'node:fs';
-import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { duplicateOf, newRequest } from '../support/requests.ts';
+import { newRequest } from '../support/requests.ts';
 import {
   countRecords,
   expectIntact,
@@ -57,15 +56,6 @@ it('while four processes open and close the store and another one reads it, no p
   await Promise.all([...writers, ...openers].map((store) => store.kill()));
   await Promise.all(opening);
   await load.expectKept(path);
-});
-
-it('processes that make the same new folder at once share one store', async () => {
-  const path = join(storeFolder(), 'new', 'data');
-  const stores = await Promise.all(Array.from({ length: 4 }, () => RemoteStore.open(path)));
-  const request = newRequest();
-  const answers = await Promise.all(stores.map((store) => store.answer('start', duplicateOf(request))));
-  expect(answers.toSorted()).toEqual(['in_flight', 'in_flight', 'in_flight', 'started']);
-  expectIntact(path);
 });
 
 it('the last process to close leaves one file, and the next process finds every record', async () => {

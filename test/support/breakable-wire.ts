@@ -110,11 +110,6 @@ export class TcpProxy {
     for (const link of this.#links) if (!link.replication) link.held ??= [];
   }
 
-  get heldBytes(): number {
-    const held = [...this.#links, ...this.#stranded].flatMap((link) => link.held ?? []);
-    return held.reduce((sum, { length }) => sum + length, 0);
-  }
-
   /** Resets the held connections towards their clients only: what they sent is still on its way to the server. */
   strandHeld(): void {
     for (const link of this.#links) {
