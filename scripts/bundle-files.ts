@@ -1,9 +1,7 @@
 import { createHash } from 'node:crypto';
 import { globSync, mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
-
-const root = fileURLToPath(new URL('..', import.meta.url));
+import { root } from './root.ts';
 
 /** Writes a file of a bundle. Nobody reads half of it. */
 export function put(path: string, contents: string | Uint8Array, mode = 0o644): void {

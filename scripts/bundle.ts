@@ -6,12 +6,10 @@ import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { globSync, readFileSync, rmSync } from 'node:fs';
 import { join, relative } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { type BuildOptions, build, type Plugin } from 'esbuild';
 import { put, stateIn, stateOf } from './bundle-files.ts';
 import { bundlePages } from './pages.ts';
-
-const root = fileURLToPath(new URL('..', import.meta.url));
+import { root } from './root.ts';
 
 const common = {
   absWorkingDir: root,

@@ -3,25 +3,33 @@
  * stale.
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
+import { join } from 'node:path';
 import { textsOf } from '../grafana/generate.ts';
 import { configJsonSchema } from '../src/config/json-schema.ts';
-import { withLogTable } from './generate/log-table.ts';
+import { logTable } from './generate/log-table.ts';
 import { metricsReference } from './generate/metrics.ts';
 import { alertSections, withTexts } from './generate/rules.ts';
-import { withStatesTable } from './generate/states-table.ts';
+import { statesTable } from './generate/states-table.ts';
 import { GUARDS_DOCUMENT, withGuardTables } from './guards.ts';
+import { root } from './root.ts';
 
-const file = (path: string) => fileURLToPath(new URL(`../${path}`, import.meta.url));
+const file = (path: string) => join(root, path);
 export const read = (path: string): string => readFileSync(file(path), 'utf8');
+
+const TABLE = /(?<=<!-- npm run generate writes this table -->\n).*?(?=\n<!-- end of the table -->)/s;
+
+function withTable(page: string, lines: readonly string[]): string {
+  if (!TABLE.test(page)) throw new Error(`there is no place for the table ${lines[0]}`);
+  return page.replace(TABLE, () => lines.join('\n'));
+}
 
 /** By path: what the file must have, given what it has. */
 export const GENERATED: ReadonlyMap<string, (text: string) => string> = new Map([
   ['config/gateway.schema.json', () => `${JSON.stringify(configJsonSchema(), undefined, 2)}\n`],
   ['config/prometheus.rules.yaml', (text) => withTexts(text, alertSections(read('docs/operations.md')))],
-  ['docs/architecture.md', withStatesTable],
+  ['docs/architecture.md', (text) => withTable(text, statesTable())],
   ['docs/metrics.md', metricsReference],
-  ['docs/operations.md', withLogTable],
+  ['docs/operations.md', (text) => withTable(text, logTable())],
   [GUARDS_DOCUMENT, withGuardTables],
   ...[...textsOf()].map(([name, text]) => [`grafana/dashboards/${name}`, () => text] as const),
 ]);

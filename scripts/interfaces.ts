@@ -6,16 +6,15 @@ import { execFileSync } from 'node:child_process';
 import { globSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { configSchema } from '../src/config/schema.ts';
 import { problem, problemCodes } from '../src/lib/problem.ts';
 import { CATALOGUE, type Definition } from '../src/telemetry/catalogue.ts';
 import { optionPaths, pathsIn } from '../test/support/option-paths.ts';
 import { LOG_EVENTS } from './generate/log-events.ts';
+import { root } from './root.ts';
 
-export const INTERFACES = fileURLToPath(new URL('../docs/interfaces.json', import.meta.url));
-const ROOT = fileURLToPath(new URL('..', import.meta.url));
-const SOURCES = join(ROOT, 'src');
+export const INTERFACES = join(root, 'docs', 'interfaces.json');
+const SOURCES = join(root, 'src');
 
 /** By what docs/releasing.md calls the interface. */
 export type Interfaces = Record<string, readonly string[]>;
@@ -64,7 +63,7 @@ export function publicDeclarations(): Declaration[] {
   const folder = mkdtempSync(join(tmpdir(), 'oncegate-declarations-'));
   try {
     const options = ['-p', 'tsconfig.build.json', '--emitDeclarationOnly', '--noCheck', '--outDir', folder];
-    execFileSync(join(ROOT, 'node_modules', '.bin', 'tsc'), options, { cwd: ROOT });
+    execFileSync(join(root, 'node_modules', '.bin', 'tsc'), options, { cwd: root });
     const read = (path: string) => readFileSync(join(folder, path.replace(/\.ts$/, '.d.ts')), 'utf8');
     const index = read('index.ts');
     const exported = [...index.matchAll(/^export (?:type )?\{([^}]*)\} from '\.\/([^']+)';$/gm)];

@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { root } from './root.ts';
 
 interface Installed {
   version: string;
@@ -8,8 +8,6 @@ interface Installed {
   dev?: boolean;
   optional?: boolean;
 }
-
-const root = fileURLToPath(new URL('..', import.meta.url));
 
 /** These are in the console's page, and not needed at run time otherwise. */
 const IN_PAGE = ['node_modules/preact', 'node_modules/uplot'];

@@ -3,8 +3,8 @@ import { execFile } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { type Guard, guards, sourceWithout, testOf } from './guards.ts';
+import { root } from './root.ts';
 
 const HELP = `npm run mutants [-- PATTERN...]
 
@@ -18,7 +18,6 @@ The exit code is 0 only if every guard was noticed. docs/adr/0010-guards-and-the
 const COPIES = 2;
 /** The time limit for each test file. */
 const AT_MOST_MS = 120_000;
-const root = fileURLToPath(new URL('..', import.meta.url));
 const COPIED = [
   ...['src', 'test', 'config', 'scripts'],
   ...['package.json', 'package-lock.json', 'tsconfig.json', 'vitest.config.ts'],

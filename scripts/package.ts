@@ -2,12 +2,11 @@
  * `npm run package [-- FOLDER]`: builds the npm package in a folder (default ./package), as a tarball. The manifest there is
  * not the repository's: it has no scripts, no development packages, and no Node of its own.
  */
-import { spawnSync } from 'node:child_process';
+import { execFileSync, type StdioOptions } from 'node:child_process';
 import { cpSync, existsSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { root } from './root.ts';
 
-const root = fileURLToPath(new URL('..', import.meta.url));
 const target = resolve(process.argv[2] ?? join(root, 'package'));
 const contents = join(target, 'contents');
 
@@ -18,12 +17,6 @@ const COPIED = [
 ];
 /** Pictures, and what is only for those who change this repository. */
 const LEFT_OUT = ['docs/interfaces.json', 'docs/console', 'grafana/source', 'grafana/generate.ts'];
-
-function run(command: string, args: string[], cwd: string): void {
-  const { status, error } = spawnSync(command, args, { cwd, stdio: ['ignore', 'ignore', 'inherit'] });
-  if (status !== 0)
-    throw new Error(`${command} ${args.join(' ')} failed${error ? `: ${error.message}` : ''}`);
-}
 
 const json = (path: string) => JSON.parse(readFileSync(join(root, path), 'utf8'));
 
@@ -72,6 +65,7 @@ for (const name of COPIED)
   });
 removeDeadLinks();
 writeFileSync(join(contents, 'package.json'), `${JSON.stringify(manifest(), null, 2)}\n`);
-run(process.execPath, [join(root, 'scripts', 'build.ts'), join(contents, 'dist')], root);
-run('npm', ['pack', '--silent', '--pack-destination', target], contents);
+const stdio: StdioOptions = ['ignore', 'ignore', 'inherit'];
+execFileSync(process.execPath, [join(root, 'scripts', 'build.ts'), join(contents, 'dist')], { stdio });
+execFileSync('npm', ['pack', '--silent', '--pack-destination', target], { cwd: contents, stdio });
 process.stdout.write(`${join(target, `oncegate-${json('package.json').version}.tgz`)}\n`);

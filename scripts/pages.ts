@@ -4,11 +4,9 @@
  */
 import { globSync, readFileSync, rmSync } from 'node:fs';
 import { basename, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 import { put, stateIn, stateOf } from './bundle-files.ts';
-
-const root = fileURLToPath(new URL('..', import.meta.url));
+import { root } from './root.ts';
 
 /** Writes `index.html` and `assets/NAME-HASH.EXTENSION`, unless the bundle of these sources is there. Several processes may do this at once. */
 export async function bundlePages(dist = join(root, 'dist')): Promise<void> {

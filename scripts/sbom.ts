@@ -2,13 +2,12 @@
  * `npm run sbom [FILE]`: writes the bill of materials of the runtime packages in CycloneDX 1.5, made by npm from the lock file.
  * Default: oncegate-VERSION.cdx.json.
  */
-import { spawnSync } from 'node:child_process';
+import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { root } from './root.ts';
 
-const root = fileURLToPath(new URL('..', import.meta.url));
 const read = (name: string) => JSON.parse(readFileSync(join(root, name), 'utf8'));
 const { name, version, description, license, dependencies } = read('package.json');
 const file = process.argv[2] ?? join(root, `${name}-${version}.cdx.json`);
@@ -27,9 +26,7 @@ try {
   writeFileSync(join(folder, 'package.json'), JSON.stringify(manifest));
   writeFileSync(join(folder, 'package-lock.json'), JSON.stringify({ ...lock, packages }));
   const options = ['sbom', '--sbom-format', 'cyclonedx', '--package-lock-only'];
-  const { status, stdout, stderr } = spawnSync('npm', options, { cwd: folder, encoding: 'utf8' });
-  if (status !== 0) throw new Error(`npm sbom failed: ${stderr}`);
-  const bill = JSON.parse(stdout);
+  const bill = JSON.parse(execFileSync('npm', options, { cwd: folder, encoding: 'utf8' }));
   // npm takes the name of the folder.
   bill.metadata.component.name = name;
   writeFileSync(file, `${JSON.stringify(bill, undefined, 2)}\n`);

@@ -8,15 +8,13 @@ import { spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, relative } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { root } from './root.ts';
 
 interface Counts {
   passed: number;
   failed: number;
   skipped: number;
 }
-
-const root = fileURLToPath(new URL('..', import.meta.url));
 
 /** True if it ended with 0. */
 function run(command: string, args: string[]): Promise<boolean> {

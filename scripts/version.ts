@@ -3,16 +3,11 @@
  * docs/releasing.md. A test checks that all places agree.
  */
 import { readFileSync, writeFileSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
+import { join } from 'node:path';
+import { root } from './root.ts';
 
-/** A place that names the version of this package. */
-interface Place {
-  file: string;
-  /** The version is its second group. */
-  pattern: RegExp;
-}
-
-export const VERSION_PLACES: readonly Place[] = [
+/** Places that name the version of this package: the second group of the pattern. */
+export const VERSION_PLACES = [
   { file: 'package.json', pattern: /^( {2}"version": ")([^"]+)(")/gm },
   // The first two names in the file are this package's.
   { file: 'package-lock.json', pattern: /("name": "oncegate",\n\s*"version": ")([^"]+)(")/g },
@@ -22,14 +17,17 @@ export const VERSION_PLACES: readonly Place[] = [
 ];
 
 /** The text of a place with another version. */
-export const withVersion = (text: string, { pattern }: Place, version: string): string =>
-  text.replace(pattern, `$1${version}$3`);
+export const withVersion = (
+  text: string,
+  { pattern }: (typeof VERSION_PLACES)[number],
+  version: string,
+): string => text.replace(pattern, `$1${version}$3`);
 
 if (import.meta.main) {
   const version = process.argv[2] ?? '';
   if (!/^\d+\.\d+\.\d+$/.test(version)) throw new Error('usage: node scripts/version.ts X.Y.Z');
   for (const place of VERSION_PLACES) {
-    const file = fileURLToPath(new URL(`../${place.file}`, import.meta.url));
+    const file = join(root, place.file);
     writeFileSync(file, withVersion(readFileSync(file, 'utf8'), place, version));
   }
 }

@@ -1,10 +1,8 @@
 import * as z from 'zod';
 import { LOG_EVENTS } from './log-events.ts';
 
-const TABLE = /(?<=<!-- npm run generate writes this table -->\n).*?(?=\n<!-- end of the table -->)/s;
-
-/** A row for each message: its levels, its fields and what it means. */
-function logTable(): string {
+/** A row for each message: its levels, its fields and what it means; and a row for each field. */
+export function logTable(): string[] {
   const rows = LOG_EVENTS.map(({ msg, levels, meaning, fields }) => {
     const names = Object.keys(fields).map((name) => `\`${name}\`${fields[name]?.isOptional() ? '?' : ''}`);
     return `| ${msg} | ${levels.join(', ')} | ${names.join(', ')} | ${meaning} |`;
@@ -19,11 +17,5 @@ function logTable(): string {
     }
   const list = [...described].map(([name, text]) => `| \`${name}\` | ${text} |`);
   const heads = ['| message (`msg`) | level | fields | meaning |', '|---|---|---|---|'];
-  return [...heads, ...rows, '', '| field | meaning |', '|---|---|', ...list].join('\n');
-}
-
-/** The runbook with the table of messages and fields. */
-export function withLogTable(page: string): string {
-  if (!TABLE.test(page)) throw new Error('docs/operations.md has no place for the table of the log');
-  return page.replace(TABLE, logTable);
+  return [...heads, ...rows, '', '| field | meaning |', '|---|---|', ...list];
 }

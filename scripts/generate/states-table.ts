@@ -1,8 +1,6 @@
 import type { KeyRecord } from '../../src/store/register.ts';
 import { type Answer, cellOf, HAPPENINGS, STATES, type State } from '../../test/unit/rules/cells.ts';
 
-const TABLE = /(?<=<!-- npm run generate writes this table -->\n).*?(?=\n<!-- end of the table -->)/s;
-
 /** What the store holds: the name in the table, and the state of the tests. */
 const ROWS = new Map([
   ['nothing', 'nothing'],
@@ -51,14 +49,13 @@ function cellText(state: State, event: string, isSame: boolean): string {
   return write ? `${wordOf(answer)}, **${stateOf(write.record)}**` : wordOf(answer);
 }
 
-/** The page with the table: a row for each state of a key, a column for each event. */
-export function withStatesTable(page: string): string {
-  if (!TABLE.test(page)) throw new Error('docs/architecture.md has no place for the table of the states');
+/** A row for each state of a key, a column for each event. */
+export function statesTable(): string[] {
   const rows = [...ROWS].map(([title, name]) => {
     const state = named(STATES, name);
     const cells = COLUMNS.map(([, event, isSame]) => cellText(state, event, isSame));
     return `| ${title} | ${cells.join(' | ')} |`;
   });
   const head = `| the store holds | ${COLUMNS.map(([title]) => title).join(' | ')} |`;
-  return page.replace(TABLE, [head, `|${'---|'.repeat(COLUMNS.length + 1)}`, ...rows].join('\n'));
+  return [head, `|${'---|'.repeat(COLUMNS.length + 1)}`, ...rows];
 }
