@@ -5,8 +5,6 @@ const SHELL = ['sh', 'bash', 'console'];
 
 /** A block of code in a document, without the indentation that a list gives it. */
 export interface Block {
-  /** The path of the document: `docs/operations.md`. */
-  document: string;
   /** The nearest heading above it. */
   heading: string;
   /** The word after the backticks: `sh`. */
@@ -30,7 +28,7 @@ export function blocksOf(document: string, heading?: string): Block[] {
     const [, title, indentation = '', language = '', lines = ''] = found;
     current = title ?? current;
     if (title === undefined)
-      blocks.push({ document, heading: current, language, text: unindented(lines, indentation) });
+      blocks.push({ heading: current, language, text: unindented(lines, indentation) });
   }
   const wanted = heading === undefined ? blocks : blocks.filter((block) => block.heading === heading);
   if (heading !== undefined && wanted.length === 0)

@@ -77,19 +77,14 @@ export async function openRedisStore({
   return new Ledger(await RedisRegister.open(options), { gatewayId, lifetimes, clock });
 }
 
-export interface SqliteStoreOptions extends SqliteRegisterOptions {
-  gatewayId: string;
-  lifetimes: Lifetimes;
-}
+export type SqliteOptions = Partial<StoreTimes & SqliteRegisterOptions & { gatewayId: string }>;
 
 /** As {@link openStore}, with all options of the register. */
-export async function openSqliteStore({
-  gatewayId,
-  lifetimes,
-  ...options
-}: SqliteStoreOptions): Promise<Store> {
-  const { clock } = options;
-  return new Ledger(await SqliteRegister.open(options), { gatewayId, lifetimes, clock });
+export async function openSqliteStore(path: string, options: SqliteOptions = {}): Promise<Store> {
+  const { gatewayId = GATEWAY_ID, clock = systemClock, ...all } = { ...LONG, ...options };
+  const { leaseMs, retentionMs, inDoubtRetentionMs, ...others } = all;
+  const lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
+  return new Ledger(await SqliteRegister.open({ ...others, path, clock }), { gatewayId, lifetimes, clock });
 }
 
 /** The database that the store keeps at its path. */

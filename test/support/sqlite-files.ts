@@ -6,34 +6,18 @@ import type { Readable, Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { expect, onTestFinished } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
-import { systemClock } from '../../src/lib/clock.ts';
 import type { Execution } from '../../src/store/contract.ts';
-import {
-  databaseOf,
-  GATEWAY_ID,
-  LONG,
-  openSqliteStore,
-  type SqliteStoreOptions,
-  type StoreTimes,
-} from './open-store.ts';
+import { databaseOf, openSqliteStore, type SqliteOptions } from './open-store.ts';
 import { duplicateOf, newRequest, paid } from './requests.ts';
 import type { RemoteCall, RemoteRequest, Reply } from './sqlite-worker.ts';
 
 export { temporaryFolder as storeFolder } from './config.ts';
 
-export type OpenOptions = Partial<StoreTimes> & Partial<Omit<SqliteStoreOptions, 'lifetimes'>>;
-
 /** A store that is closed after the test. By default its times are so long that nothing lapses. */
-export async function openSqlite(path: string, options: OpenOptions = {}): Promise<Store> {
-  const store = await openSqliteStore({ clock: systemClock, ...optionsOf(path, options) });
+export async function openSqlite(path: string, options?: SqliteOptions): Promise<Store> {
+  const store = await openSqliteStore(path, options);
   onTestFinished(() => store.close());
   return store;
-}
-
-function optionsOf(path: string, options: OpenOptions): Omit<SqliteStoreOptions, 'clock'> {
-  const { leaseMs, retentionMs, inDoubtRetentionMs, ...others } = { ...LONG, ...options };
-  const lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
-  return { path, gatewayId: GATEWAY_ID, lifetimes, ...others };
 }
 
 /** Runs one statement on a new connection, and returns its rows. */
@@ -63,10 +47,10 @@ export class RemoteStore {
   /** @param wrapper a command that replaces itself with the process (exec) */
   static async open(
     path: string,
-    options: OpenOptions = {},
+    options: SqliteOptions = {},
     wrapper: readonly string[] = [],
   ): Promise<RemoteStore> {
-    const store = new RemoteStore(JSON.stringify(optionsOf(path, options)), wrapper);
+    const store = new RemoteStore(JSON.stringify([path, options]), wrapper);
     onTestFinished(() => store.kill());
     await store.#reply(0);
     return store;

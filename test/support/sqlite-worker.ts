@@ -1,8 +1,7 @@
 /** A process that makes the calls which its parent writes to standard input, one JSON array a line. */
 import { createInterface } from 'node:readline';
-import { systemClock } from '../../src/lib/clock.ts';
 import type { StoreUnavailable } from '../../src/store/contract.ts';
-import { openSqliteStore, type SqliteStoreOptions } from './open-store.ts';
+import { openSqliteStore, type SqliteOptions } from './open-store.ts';
 import { newRequest, paid } from './requests.ts';
 
 /** `refused`: why the call was rejected. */
@@ -18,8 +17,8 @@ export interface RemoteRequest {
 /** `reopen`: closes the store and opens it again. */
 export type RemoteCall = 'start' | 'complete' | 'release' | 'health' | 'refusing' | 'reopen';
 
-const options = JSON.parse(process.argv[2] ?? '') as Omit<SqliteStoreOptions, 'clock'>;
-const open = () => openSqliteStore({ ...options, clock: systemClock });
+const [path, options] = JSON.parse(process.argv[2] ?? '') as [string, SqliteOptions];
+const open = () => openSqliteStore(path, options);
 let store = await open();
 
 async function make(call: RemoteCall, { key, requestId, token }: RemoteRequest): Promise<unknown> {
