@@ -56,7 +56,8 @@ describe.concurrent('while redis is frozen', () => {
     expect(answers[0]).toMatchObject({ maybeWritten: true });
     expect(tookMs).toBeGreaterThanOrEqual(TIMEOUT_MS - 5);
     expect(tookMs).toBeLessThan(4 * TIMEOUT_MS);
-    expect(await store.health()).toMatchObject({ ok: false });
+    const detail = `redis: no answer within ${TIMEOUT_MS} ms`;
+    expect(await store.health()).toMatchObject({ ok: false, detail });
     server.thaw();
     await until(async () => (await store.health()).ok);
   });
@@ -190,12 +191,6 @@ describe('the check says why redis cannot be used', () => {
   const detailOf = async ({ store }: Pick<Awaited<ReturnType<typeof withRedis>>, 'store'>) =>
     (await store.health()).detail;
 
-  it('that does not answer', async () => {
-    await using redis = await withRedis(SHORT);
-    redis.server.freeze();
-    expect(await detailOf(redis)).toBe('redis: no answer within 1000 ms');
-  });
-
   it('that is gone, and that is loading its file', async () => {
     await using redis = await withRedis(SHORT);
     const { server } = redis;
@@ -216,14 +211,6 @@ describe('the check says why redis cannot be used', () => {
     hurry.disconnect();
     await restarted;
     await until(async () => (await redis.store.health()).ok);
-  });
-
-  it('that wants a password', async () => {
-    await using redis = await withRedis(SHORT);
-    const { server } = redis;
-    await server.admin.config('SET', 'requirepass', 'changed');
-    await server.admin.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
-    await until(async () => (await detailOf(redis)).startsWith('redis: not connected: NOAUTH'));
   });
 
   it('each time, that no network leads to', async () => {
