@@ -7,12 +7,11 @@ import { expect, onTestFinished, test } from 'vitest';
 import { type CertificateReload, WatchedCertificate } from '../../../src/lib/certificate.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { Authority, type CertificateFiles, replaceFiles } from '../../support/certificates.ts';
-import { type TestAnswer, withdraw } from '../../support/client.ts';
+import { withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { metric } from '../../support/metrics.ts';
 import { readiness, type Stack, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { configFor, openSandbox, startGateway } from '../process/gateways.ts';
 
 const authority = new Authority();
 const ca = authority.caBytes;
@@ -131,31 +130,4 @@ test('/readyz warns of a certificate that expires soon and of a key that everyon
     expect.stringMatching(/^listen\.tls: the certificate expires within 30 days: \d{4}-/),
     'listen.tls: every user of this machine can read the private key',
   ]);
-});
-
-test('a gateway process loses no payout while its certificate changes again and again, and on SIGHUP', async () => {
-  const files = authority.issue();
-  const sandbox = await openSandbox();
-  const listen = { host: '127.0.0.1', port: 0, tls: files };
-  const gateway = await startGateway(configFor(sandbox, { listen }));
-  const reloaded = () => gateway.lines.filter((line) => line.includes('a certificate was reloaded'));
-  const answers: TestAnswer[] = [];
-  let changing = true;
-  const merchant = async () => {
-    // A new connection for each payout.
-    while (changing) answers.push(await withdraw(gateway.url, { key: randomUUID(), ca, fault: 'delay=5' }));
-  };
-  const merchants = Promise.all([merchant(), merchant(), merchant()]);
-  for (let round = 1; round <= 2; round++) {
-    const before = await served(gateway);
-    replaceFiles(files, authority.issue());
-    if (round % 2 === 0) process.kill(gateway.pid, 'SIGHUP');
-    await until(async () => (await served(gateway)) !== before);
-    await until(() => reloaded().length >= round);
-  }
-  changing = false;
-  await merchants;
-  expect(new Set(answers.map(({ status }) => status))).toEqual(new Set([201]));
-  expect(sandbox.ledger.transactions()).toHaveLength(answers.length);
-  expect(await gateway.end()).toBe(0);
 });

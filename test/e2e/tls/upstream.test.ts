@@ -42,13 +42,12 @@ async function tlsBackend(options: TlsOptions): Promise<{ url: string; accepted(
   return { url: url.replace('http:', 'https:'), accepted: () => accepted };
 }
 
-async function gatewayTo(
-  url: string,
-  tls: UpstreamTls,
-  more: Partial<ConfigInput> = {},
-): Promise<TestGateway> {
-  const config = testConfig(temporaryFolder(), url, { ...more, upstream: { tls, connectTimeoutMs: 5000 } });
-  return await gatewayForTest(config);
+/** A gateway with these options in front of such a backend. */
+async function behind(options: TlsOptions, tls: UpstreamTls, more: Partial<ConfigInput> = {}) {
+  const { url, accepted } = await tlsBackend(options);
+  const upstream = { tls, connectTimeoutMs: 5000 };
+  const gateway = await gatewayForTest(testConfig(temporaryFolder(), url, { ...more, upstream }));
+  return { gateway, accepted };
 }
 
 const booked = () => sandbox.ledger.transactions().length;
@@ -58,8 +57,7 @@ describe('a backend that asks for a certificate', () => {
   const mutual: TlsOptions = { ...bytesOf(server), ca: authority.caBytes, requestCert: true };
 
   test.each(['TLSv1.2', 'TLSv1.3'] as const)('executes, streams and upgrades over %s', async (maxVersion) => {
-    const { url } = await tlsBackend({ ...mutual, maxVersion });
-    const gateway = await gatewayTo(url, { ca: authority.ca, ...client });
+    const { gateway } = await behind({ ...mutual, maxVersion }, { ca: authority.ca, ...client });
     const [key, before] = [randomUUID(), booked()];
     const lost = await withdraw(gateway.url, { key, fault: 'execute-then-reset' });
     expect([lost.status, codeOf(lost)]).toEqual([502, 'outcome_unknown']);
@@ -76,10 +74,9 @@ describe('a backend that asks for a certificate', () => {
   });
 
   test('is asked what became of a key in doubt', async () => {
-    const { url } = await tlsBackend(mutual);
     const lookup = { path: '/v1/transactions?merchant={merchant}&key={key}', firstAfterMs: 50 };
-    const gateway = await gatewayTo(
-      url,
+    const { gateway } = await behind(
+      mutual,
       { ca: authority.ca, ...client },
       {
         operations: [
@@ -98,9 +95,8 @@ describe('a backend that asks for a certificate', () => {
   });
 
   test('is asked whose secret key it is, with the certificate and by its own probe connections', async () => {
-    const { url, accepted } = await tlsBackend(mutual);
     const keys = { source: 'upstream' } as const;
-    const gateway = await gatewayTo(url, { ca: authority.ca, ...client }, { auth: { keys } });
+    const { gateway, accepted } = await behind(mutual, { ca: authority.ca, ...client }, { auth: { keys } });
     const before = booked();
     const answers = await Promise.all(
       Array.from({ length: 3 }, () => withdraw(gateway.url, { key: 'probed' })),
@@ -118,8 +114,9 @@ describe('a backend that asks for a certificate', () => {
     ['the gateway shows none', { ca: authority.ca }],
     ['the backend has one of another authority', { ca: other.ca, ...client }],
   ])('cannot be asked whose secret key it is if %s: 503, never 401', async (_, tls) => {
-    const { url } = await tlsBackend({ ...mutual, maxVersion: 'TLSv1.2' });
-    const gateway = await gatewayTo(url, tls, { auth: { keys: { source: 'upstream' } } });
+    const { gateway } = await behind({ ...mutual, maxVersion: 'TLSv1.2' }, tls, {
+      auth: { keys: { source: 'upstream' } },
+    });
     const before = sandbox.requests.total();
     const answer = await withdraw(gateway.url, { key: randomUUID() });
     expect([answer.status, codeOf(answer)]).toEqual([503, 'upstream_unreachable']);
@@ -130,8 +127,7 @@ describe('a backend that asks for a certificate', () => {
   });
 
   test('and gets none, over TLS 1.2: nothing was sent, and the key is released', async () => {
-    const { url, accepted } = await tlsBackend({ ...mutual, maxVersion: 'TLSv1.2' });
-    const gateway = await gatewayTo(url, { ca: authority.ca });
+    const { gateway, accepted } = await behind({ ...mutual, maxVersion: 'TLSv1.2' }, { ca: authority.ca });
     const before = booked();
     for (let attempt = 0; attempt < 2; attempt++) {
       const answer = await withdraw(gateway.url, { key: 'released-12' });
@@ -143,8 +139,7 @@ describe('a backend that asks for a certificate', () => {
 
   // Under TLS 1.3 the client has finished the handshake, and may have sent the request, before the backend refuses it.
   test('and gets none, over TLS 1.3: the key is in doubt, unless nothing was sent', async () => {
-    const { url } = await tlsBackend({ ...mutual, minVersion: 'TLSv1.3' });
-    const gateway = await gatewayTo(url, { ca: authority.ca });
+    const { gateway } = await behind({ ...mutual, minVersion: 'TLSv1.3' }, { ca: authority.ca });
     const before = booked();
     const answer = await withdraw(gateway.url, { key: 'doubtful-13' });
     expect([answer.status, codeOf(answer)]).toEqual([502, 'outcome_unknown']);
@@ -165,8 +160,7 @@ describe('a backend whose certificate is refused: nothing is sent, and the key i
     ['another host', () => authority.issue({ names: ['DNS:elsewhere.test'] }), { ca: authority.ca }],
     ['another serverName', () => server, { ca: authority.ca, serverName: 'payments.internal' }],
   ])('%s', async (_why, files, tls) => {
-    const { url } = await tlsBackend(bytesOf(files()));
-    const gateway = await gatewayTo(url, tls);
+    const { gateway } = await behind(bytesOf(files()), tls);
     const total = sandbox.requests.total();
     for (let attempt = 0; attempt < 2; attempt++) {
       const answer = await withdraw(gateway.url, { key: 'refused' });
@@ -180,20 +174,21 @@ describe('a backend whose certificate is refused: nothing is sent, and the key i
 });
 
 test('serverName is the name that the certificate must have', async () => {
-  const { url } = await tlsBackend(bytesOf(authority.issue({ names: ['DNS:payments.internal'] })));
-  const gateway = await gatewayTo(url, { ca: authority.ca, serverName: 'payments.internal' });
+  const { gateway } = await behind(bytesOf(authority.issue({ names: ['DNS:payments.internal'] })), {
+    ca: authority.ca,
+    serverName: 'payments.internal',
+  });
   expect((await withdraw(gateway.url, { key: 'named' })).status).toBe(201);
   expect((await send(gateway.url, { path: '/v3/echo', headers: BEARER })).status).toBe(200);
   expect(await upstreamCheck(gateway)).toMatchObject({ ok: true });
 });
 
 test('new files of authority and certificate are used without a restart, and a released key is then paid once', async () => {
-  const { url } = await tlsBackend({ ...bytesOf(server), ca: authority.caBytes, requestCert: true });
   const folder = temporaryFolder();
   const files = { ca: join(folder, 'ca.pem'), cert: join(folder, 'own.pem'), key: join(folder, 'own.key') };
   copyFileSync(other.ca, files.ca);
   replaceFiles(files, other.issue());
-  const gateway = await gatewayTo(url, files);
+  const { gateway } = await behind({ ...bytesOf(server), ca: authority.caBytes, requestCert: true }, files);
   const before = booked();
   expect(codeOf(await withdraw(gateway.url, { key: 'reloaded' }))).toBe('upstream_unreachable');
   replaceFiles(files, client);
