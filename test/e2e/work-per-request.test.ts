@@ -2,13 +2,13 @@ import { randomUUID } from 'node:crypto';
 import http from 'node:http';
 import { fileURLToPath } from 'node:url';
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
-import { listen } from '../../src/gateway/http-server.ts';
 import { createSandbox, type Sandbox } from '../../src/sandbox/sandbox.ts';
-import { send, withdraw } from '../support/client.ts';
+import { backendForFile } from '../support/backend.ts';
+import { BEARER, send, withdraw } from '../support/client.ts';
 import { FAST_START, newFolder } from '../support/command.ts';
 import { testConfig } from '../support/config.ts';
 import { type SpawnedGateway, spawnGateway } from '../support/spawn.ts';
-import { openStack, type Stack } from '../support/stack.ts';
+import { stackForFile } from '../support/stack.ts';
 import { storeKinds, storeSections } from '../support/stores.ts';
 import { until } from '../support/until.ts';
 
@@ -29,14 +29,13 @@ describe.each(storeKinds)('on %s, the gateway needs for', (kind) => {
   let sandbox: Sandbox;
   let gateway: SpawnedGateway;
   const agent = new http.Agent({ keepAlive: true, maxSockets: 1 });
-  const authorization = 'Bearer sk_sandbox_alpha';
-  const balance = () => send(gateway.url, { path: '/v2/get_balance', headers: { authorization }, agent });
+  const balance = () => send(gateway.url, { path: '/v2/get_balance', headers: BEARER, agent });
   const pay = (key: string = randomUUID()) => withdraw(gateway.url, { key, agent });
   const upload = () =>
     send(gateway.url, {
       method: 'POST',
       path: '/v2/files',
-      headers: { authorization, 'x-service-idempotency': randomUUID() },
+      headers: { ...BEARER, 'x-service-idempotency': randomUUID() },
       body: 'x'.repeat(BODY_BYTES),
       agent,
     });
@@ -105,30 +104,23 @@ describe.each(storeKinds)('on %s, the gateway needs for', (kind) => {
   });
 });
 
+let connections = 0;
+const paying = http.createServer((req, res) => {
+  req.resume().once('end', () => res.writeHead(201, { 'content-length': 2 }).end('{}'));
+});
+paying.on('connection', () => connections++);
+const url = await backendForFile(paying);
+const stack = await stackForFile({ upstream: { url, keepAliveMs: 60_000 } });
+
 describe('a request costs', () => {
-  let stack: Stack;
-  let backend: http.Server;
-  let connections = 0;
   const agent = new http.Agent({ keepAlive: true, maxSockets: 1 });
-  const authorization = 'Bearer sk_sandbox_alpha';
-  const balance = () => send(stack.url, { path: '/v2/get_balance', headers: { authorization }, agent });
+  const balance = () => send(stack.url, { path: '/v2/get_balance', headers: BEARER, agent });
   const pay = (key: string) => withdraw(stack.url, { key, agent });
 
   beforeAll(async () => {
-    backend = http.createServer((req, res) => {
-      req.resume().once('end', () => res.writeHead(201, { 'content-length': 2 }).end('{}'));
-    });
-    backend.on('connection', () => connections++);
-    const port = await listen(backend, '127.0.0.1', 0);
-    stack = await openStack({ upstream: { url: `http://127.0.0.1:${port}`, keepAliveMs: 60_000 } });
     for (let i = 0; i < REQUESTS; i++) await Promise.all([balance(), pay(randomUUID())]);
   });
-  afterAll(async () => {
-    agent.destroy();
-    await stack?.close();
-    backend.closeAllConnections();
-    backend.close();
-  });
+  afterAll(() => agent.destroy());
   afterEach(() => vi.restoreAllMocks());
 
   it('no connection to the backend more than are in use at once', async () => {

@@ -2,6 +2,7 @@ import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { connect as connectTls } from 'node:tls';
 import { onTestFinished } from 'vitest';
+import { payoutBody } from './payout.ts';
 
 /** One answer from a raw connection; each 1xx counts as a separate answer. */
 export interface WireAnswer {
@@ -34,6 +35,14 @@ export function request(line: string, fields: string[], body: string | Buffer = 
   const first = head(line, ...fields, `Content-Length: ${bytes.length}`);
   return Buffer.concat([Buffer.from(first, 'latin1'), bytes]);
 }
+
+/** A payout under this key, with more fields. */
+export const payoutOf = (key: string, ...fields: string[]): Buffer =>
+  request(
+    'POST /v1/index.php',
+    [ALPHA, `x-service-idempotency: ${key}`, ...fields],
+    JSON.stringify(payoutBody()),
+  );
 
 export const chunk = (text: string): string => `${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`;
 export const LAST_CHUNK = '0\r\n\r\n';

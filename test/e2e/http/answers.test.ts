@@ -4,9 +4,8 @@ import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 import { backendForFile } from '../../support/backend.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
-import { payoutBody } from '../../support/payout.ts';
 import { stackForFile } from '../../support/stack.ts';
-import { ALPHA, head, request, Wire } from '../../support/wire.ts';
+import { ALPHA, head, payoutOf, Wire } from '../../support/wire.ts';
 
 /** What the backend says to each request, in Latin-1. The test may say more on the socket. */
 let said = '';
@@ -26,15 +25,11 @@ const EVERY_BYTE = String.fromCharCode(...Array(256).keys());
 const ZIPPED = gzipSync('{"success":true}').toString('latin1');
 
 let keys = 0;
-const payout = JSON.stringify(payoutBody(1));
 /** The ways in which a request reaches the backend. The same bytes under a key are replayed the second time. */
 const ways: [string, () => string | Buffer][] = [
   ['passed through', () => head('GET /v3/echo', ALPHA)],
   ['executed', () => head('GET /v2/get_balance', ALPHA)],
-  [
-    'executed under a key',
-    () => request('POST /v1/index.php', [ALPHA, `x-service-idempotency: order-${keys++}`], payout),
-  ],
+  ['executed under a key', () => payoutOf(`order-${keys++}`)],
 ];
 const underAKey = ways[2]?.[1] as () => Buffer;
 

@@ -2,10 +2,9 @@ import { describe, expect, test } from 'vitest';
 import { Authority } from '../../support/certificates.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
-import { payoutBody } from '../../support/payout.ts';
 import { nothingOpen, type Stack, stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, ask, chunk, codeOf, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
+import { ALPHA, ask, chunk, codeOf, head, LAST_CHUNK, payoutOf, request, Wire } from '../../support/wire.ts';
 
 const authority = new Authority();
 const [stack, encrypted] = await Promise.all([
@@ -199,8 +198,7 @@ describe('garbage after a request that is being answered', () => {
 
   test('is not answered in place of a payout', async () => {
     const wire = await Wire.open(stack.port);
-    const sent = [ALPHA, 'x-service-idempotency: garbage-1', 'X-Sandbox-Fault: delay=100'];
-    wire.write(request(EXECUTED, sent, JSON.stringify(payoutBody()))).write('GARBAGE\r\n\r\n');
+    wire.write(payoutOf('garbage-1', 'X-Sandbox-Fault: delay=100')).write('GARBAGE\r\n\r\n');
     await wire.ended;
     expect(wire.rest).not.toMatch(/^HTTP\/1\.1 4/);
     await until(() => stack.sandbox.ledger.payouts({ key: 'garbage-1' }) === 1);

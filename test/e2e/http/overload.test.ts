@@ -1,11 +1,9 @@
 import { beforeEach, expect, test } from 'vitest';
 import { metric } from '../../support/metrics.ts';
-import { payoutBody } from '../../support/payout.ts';
 import { connectionsOf, nothingOpen, stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
+import { ALPHA, HANDSHAKE, head, payoutOf, Wire } from '../../support/wire.ts';
 
-const payout = JSON.stringify(payoutBody(1));
 const BALANCE = head('GET /v2/get_balance', ALPHA);
 
 const stack = await stackForFile({ limits: { connections: 3, inFlight: 100 } });
@@ -49,7 +47,7 @@ test('places are free when merchants leave while their pipelined requests wait',
   const before = stack.sandbox.requests.total();
   wire.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: delay=600000'));
   wire.write(head('GET /v3/echo', ALPHA) + BALANCE + head('GET /v3/echo'));
-  wire.write(request('POST /v1/index.php', [ALPHA, 'x-service-idempotency: ahead-1'], payout));
+  wire.write(payoutOf('ahead-1'));
   await until(() => stack.sandbox.requests.total() === before + 4);
   wire.socket.destroy();
   await nothingOpen(stack);

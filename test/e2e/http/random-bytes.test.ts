@@ -6,7 +6,7 @@ import { printFigures, seconds } from '../../support/duration.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, chunk, HANDSHAKE, head, LAST_CHUNK, request, Wire } from '../../support/wire.ts';
+import { ALPHA, chunk, HANDSHAKE, head, LAST_CHUNK, payoutOf, request, Wire } from '../../support/wire.ts';
 
 /** ONCEGATE_ABUSE_SECONDS makes it longer, ONCEGATE_ABUSE_SEED repeats a run as far as the order of events allows. */
 const FOR_MS = seconds(2) * 1000;
@@ -79,11 +79,7 @@ test(
     await Promise.all(Array.from({ length: AT_ONCE }, attack));
 
     const wire = await Wire.open(stack.port);
-    const fields = [ALPHA, 'x-service-idempotency: after-1'];
-    expect(
-      (await wire.write(request('POST /v1/index.php', fields, payout)).answer()).status,
-      `seed ${SEED}`,
-    ).toBe(201);
+    expect((await wire.write(payoutOf('after-1')).answer()).status, `seed ${SEED}`).toBe(201);
     expect(stack.sandbox.ledger.payouts(), `seed ${SEED}`).toBe(1);
     expect(connections).toBeGreaterThan(50);
     printFigures('random bytes', { seed: SEED, connections, sent });

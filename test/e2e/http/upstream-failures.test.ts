@@ -6,23 +6,18 @@ import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { backendForFile, NOT_LISTENING, openBlackHole, rawBackend } from '../../support/backend.ts';
 import { withdraw } from '../../support/client.ts';
 import { freePort } from '../../support/free-port.ts';
-import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { type Stack, sandboxForTest, stackForFile, stackForTest } from '../../support/stack.ts';
-import { ALPHA, ask, codeOf, HANDSHAKE, head, request, Wire } from '../../support/wire.ts';
+import { ALPHA, ask, codeOf, HANDSHAKE, head, payoutOf, request, Wire } from '../../support/wire.ts';
 
 const RESPONSE_TIMEOUT_MS = 1000;
-const payout = JSON.stringify(payoutBody(1));
 
 /** The ways in which a request reaches the backend. */
 const ways: [string, () => string | Buffer][] = [
   ['passed through', () => head('GET /v3/echo', ALPHA)],
   ['passed through with a body', () => request('POST /v3/echo', [ALPHA], 'hello')],
   ['executed', () => head('GET /v2/get_balance', ALPHA)],
-  [
-    'executed under a key',
-    () => request('POST /v1/index.php', [ALPHA, `x-service-idempotency: ${randomUUID()}`], payout),
-  ],
+  ['executed under a key', () => payoutOf(randomUUID())],
   ['a WebSocket', () => head('GET /v3/ws', ALPHA, ...HANDSHAKE)],
 ];
 

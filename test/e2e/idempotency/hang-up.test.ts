@@ -6,27 +6,26 @@ import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { nothingOpen, stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, chunk, head, request, Wire } from '../../support/wire.ts';
+import { ALPHA, chunk, head, payoutOf, Wire } from '../../support/wire.ts';
 
 const stack = await stackForFile();
 
 const LINE = 'POST /v1/index.php';
+const CHUNKED = 'Transfer-Encoding: chunked';
 const PAYOUT = JSON.stringify(payoutBody());
-const fieldsOf = (key: string, ...more: string[]) => [ALPHA, `x-service-idempotency: ${key}`, ...more];
-const whole = (key: string, ...more: string[]) => request(LINE, fieldsOf(key, ...more), PAYOUT);
 
 describe('a merchant who leaves within the request', () => {
-  const headBytes = whole(randomUUID()).indexOf('\r\n\r\n') + 4;
+  const headBytes = payoutOf(randomUUID()).indexOf('\r\n\r\n') + 4;
   const parts: [string, (key: string) => string | Buffer][] = [
-    ['1 byte of the head', (key) => whole(key).subarray(0, 1)],
-    ['half of the head', (key) => whole(key).subarray(0, headBytes / 2)],
-    ['all of the head but a byte', (key) => whole(key).subarray(0, headBytes - 1)],
-    ['the head', (key) => whole(key).subarray(0, headBytes)],
-    ['1 byte of the body', (key) => whole(key).subarray(0, headBytes + 1)],
-    ['all but the last byte', (key) => whole(key).subarray(0, -1)],
+    ['1 byte of the head', (key) => payoutOf(key).subarray(0, 1)],
+    ['half of the head', (key) => payoutOf(key).subarray(0, headBytes / 2)],
+    ['all of the head but a byte', (key) => payoutOf(key).subarray(0, headBytes - 1)],
+    ['the head', (key) => payoutOf(key).subarray(0, headBytes)],
+    ['1 byte of the body', (key) => payoutOf(key).subarray(0, headBytes + 1)],
+    ['all but the last byte', (key) => payoutOf(key).subarray(0, -1)],
     [
       'the whole JSON text in a chunk, but not the last chunk',
-      (key) => head(LINE, ...fieldsOf(key, 'Transfer-Encoding: chunked')) + chunk(PAYOUT),
+      (key) => head(LINE, ALPHA, `x-service-idempotency: ${key}`, CHUNKED) + chunk(PAYOUT),
     ],
   ];
 
@@ -55,7 +54,7 @@ describe('a merchant who leaves after the last byte', () => {
   it('with a reset leaves none or one payout, and a retry ends with one', async () => {
     const attempts = Array.from({ length: 20 }, async () => {
       const key = randomUUID();
-      const { socket } = (await Wire.open(stack.port)).write(whole(key, 'X-Sandbox-Fault: delay=40'));
+      const { socket } = (await Wire.open(stack.port)).write(payoutOf(key, 'X-Sandbox-Fault: delay=40'));
       await until(() => socket.writableLength === 0);
       socket.resetAndDestroy();
       expect((await withdraw(stack.url, { key })).status).toBe(201);
@@ -67,7 +66,7 @@ describe('a merchant who leaves after the last byte', () => {
   it('by a half-closed connection has paid once, and a retry gets the replay', async () => {
     const key = randomUUID();
     const wire = await Wire.open(stack.port);
-    wire.socket.end(whole(key, 'X-Sandbox-Fault: delay=60000'));
+    wire.socket.end(payoutOf(key, 'X-Sandbox-Fault: delay=60000'));
     await wire.ended;
     stack.sandbox.endDelays(key);
     const retry = await withdraw(stack.url, { key });

@@ -2,11 +2,10 @@ import { randomUUID } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
 import { isReplay, withdraw } from '../../support/client.ts';
 import { metric } from '../../support/metrics.ts';
-import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { type Stack, stackForFile, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, request, Wire } from '../../support/wire.ts';
+import { payoutOf, Wire } from '../../support/wire.ts';
 
 const inFlight = { status: 409, code: 'request_in_flight', retryAfter: 1 } as const;
 const upstream = { responseTimeoutMs: 20_000 };
@@ -56,8 +55,7 @@ describe('a duplicate', () => {
 
   it('on the same connection, sent before the first request is answered, gets its result', async () => {
     const key = randomUUID();
-    const fields = [ALPHA, `x-service-idempotency: ${key}`, 'X-Sandbox-Fault: delay=100'];
-    const bytes = request('POST /v1/index.php', fields, JSON.stringify(payoutBody()));
+    const bytes = payoutOf(key, 'X-Sandbox-Fault: delay=100');
     const wire = (await Wire.open(stack.port)).write(Buffer.concat([bytes, bytes]));
     const [first, second] = [await wire.answer(), await wire.answer()];
     expect([first.status, second.status]).toEqual([201, 201]);

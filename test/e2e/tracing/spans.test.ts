@@ -3,9 +3,8 @@ import { expect, test } from 'vitest';
 import { httpBackend } from '../../support/backend.ts';
 import { send, type Withdrawal, withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
-import { payoutBody } from '../../support/payout.ts';
 import { until } from '../../support/until.ts';
-import { ALPHA, head, request, Wire } from '../../support/wire.ts';
+import { ALPHA, head, payoutOf, Wire } from '../../support/wire.ts';
 import type { CollectedSpan } from './support/collector.ts';
 import { idOf, openHeaderBackend, openTraced } from './support/traced.ts';
 
@@ -110,13 +109,7 @@ test('a merchant who leaves: the spans end when the execution does', async () =>
   const { stack, collector } = await openTraced();
   const requestId = 'left-early-1';
   const wire = await Wire.open(stack.port);
-  const fields = [
-    ALPHA,
-    `X-Request-Id: ${requestId}`,
-    'Idempotency-Key: left',
-    'X-Sandbox-Fault: delay=60000',
-  ];
-  wire.write(request('POST /v1/index.php', fields, JSON.stringify(payoutBody())));
+  wire.write(payoutOf('left', `X-Request-Id: ${requestId}`, 'X-Sandbox-Fault: delay=60000'));
   await until(() => stack.sandbox.requests.ofKey('left') === 1);
   wire.socket.resetAndDestroy();
   // Another request is sent meanwhile: nothing of the first one is exported before it ends.
