@@ -186,40 +186,39 @@ describe('createGateway()', () => {
 
   it('explains mistakes', async () => {
     const config = testConfig(temporaryFolder(), 'http://127.0.0.1:9');
-    await expect(createGateway({ ...config, lock: { leaseMs: 1 } })).rejects.toThrow(
-      'createGateway: lock.leaseMs',
-    );
-    expect(() => idempotency({ store: {} as never })).toThrow('store: must be the result of');
-    // WAIT would be sent to any node, and count replicas that lack the write.
-    const cluster = { cluster: ['redis://127.0.0.1:9'], durability: { replicas: 1 } };
-    await expect(redisStore(cluster)).rejects.toThrow(
-      'redisStore: durability.replicas: 1 is not allowed: is not possible with cluster',
-    );
-    const store = await sqliteStore({
-      path: temporaryFolder(),
-      retentionMs: 30_000,
-      inDoubtRetentionMs: 30_000,
+    const short = await sqliteStore({
+      ...{ path: temporaryFolder(), retentionMs: 30_000, inDoubtRetentionMs: 30_000 },
     });
-    closeAfterTest(() => store.close());
-    expect(() => idempotency({ store })).toThrow('retentionMs');
-    const long = await sqliteStore({ path: temporaryFolder() });
-    closeAfterTest(() => long.close());
-    expect(() => idempotency({ store: long, abandonAfterMs: 30_000 })).toThrow(
-      'abandonAfterMs: must be longer than timeoutMs (30000)',
-    );
+    const store = await sqliteStore({ path: temporaryFolder() });
+    for (const opened of [short, store]) closeAfterTest(() => opened.close());
+    const cluster = { cluster: ['redis://127.0.0.1:9'], durability: { replicas: 1 } };
     const lookup = { ask: async () => ({ kind: 'undecided' as const }), releaseAfterMs: 29_999 };
-    expect(() => idempotency({ store: long, inDoubt: 'lookup', lookup })).toThrow(
-      'releaseAfterMs: must not be less than timeoutMs (30000)',
-    );
     const metrics = { text: async () => '' };
-    expect(() => idempotency({ store, metrics, timeoutMs: 1000, abandonAfterMs: 2000 })).toThrow(
-      'the result of createMetrics',
-    );
-    expect(() => idempotency({ store: long, waitMs: -1 })).toThrow('idempotency: waitMs:');
-    expect(() => forward({ upstream: 'nowhere' })).toThrow('forward: upstream:');
-    await expect(sqliteStore({ leaseMs: 1 })).rejects.toThrow('sqliteStore: leaseMs:');
     const file = join(temporaryFolder(), 'broken.yaml');
     writeFileSync(file, 'merchants: 1');
-    await expect(bearerAuth({ path: file })).rejects.toThrow('is refused');
+    const cases: [mistake: () => unknown, says: string][] = [
+      [() => createGateway({ ...config, lock: { leaseMs: 1 } }), 'createGateway: lock.leaseMs'],
+      [() => idempotency({ store: {} as never }), 'store: must be the result of'],
+      // WAIT would be sent to any node, and count replicas that lack the write.
+      [
+        () => redisStore(cluster),
+        'redisStore: durability.replicas: 1 is not allowed: is not possible with cluster',
+      ],
+      [() => idempotency({ store: short }), 'retentionMs'],
+      [
+        () => idempotency({ store, abandonAfterMs: 30_000 }),
+        'abandonAfterMs: must be longer than timeoutMs (30000)',
+      ],
+      [
+        () => idempotency({ store, inDoubt: 'lookup', lookup }),
+        'releaseAfterMs: must not be less than timeoutMs (30000)',
+      ],
+      [() => idempotency({ store, metrics }), 'the result of createMetrics'],
+      [() => idempotency({ store, waitMs: -1 }), 'idempotency: waitMs:'],
+      [() => forward({ upstream: 'nowhere' }), 'forward: upstream:'],
+      [() => sqliteStore({ leaseMs: 1 }), 'sqliteStore: leaseMs:'],
+      [() => bearerAuth({ path: file }), 'is refused'],
+    ];
+    for (const [mistake, says] of cases) await expect(async () => await mistake()).rejects.toThrow(says);
   });
 });
