@@ -54,17 +54,15 @@ export function openShell(cwd: string, env: NodeJS.ProcessEnv): Shell {
  * Programs that stand in for others in a folder of their own. Each call goes to `act` with the whole command line, and fails if it
  * throws.
  *
- * @returns the folder, for the front of PATH, and the command lines so far
+ * @returns the folder, for the front of PATH
  */
 export async function standIns(
   folder: string,
   names: string[],
   act: (line: string) => Promise<void> | void,
-): Promise<{ bin: string; calls: string[] }> {
-  const calls: string[] = [];
+): Promise<string> {
   const server = createServer(async (req, res) => {
     const line = await text(req);
-    calls.push(line);
     try {
       await act(line);
       res.end();
@@ -81,7 +79,7 @@ export async function standIns(
   mkdirSync(bin);
   for (const name of names)
     script(join(bin, name), `exec curl -s --fail-with-body --data-raw "${name} $*" ${url}`);
-  return { bin, calls };
+  return bin;
 }
 
 /** Writes a shell script that can be run. */
