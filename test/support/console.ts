@@ -1,11 +1,11 @@
 import type http from 'node:http';
-import { pino } from 'pino';
 import { afterAll, beforeAll } from 'vitest';
 import type { LoginAnswer } from '../../src/console/contract.ts';
 import { openAdminPort } from '../../src/gateway/admin-port.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import { send, type TestAnswer } from './client.ts';
 import { parsedConfig } from './config.ts';
+import { keptLog } from './log-lines.ts';
 import { openStack, type Stack } from './stack.ts';
 
 export const ADMIN_TOKEN = 'a token of the administrators';
@@ -103,8 +103,7 @@ export function codeOf(answer: TestAnswer): string {
 
 /** Another admin port of the stack's gateway, with another clock. Close it. */
 export async function adminPortOf({ gateway, config }: Stack, clock: Clock, admin: object = consoleOptions) {
-  const log: Record<string, unknown>[] = [];
-  const logger = pino({ level: 'debug' }, { write: (line: string) => void log.push(JSON.parse(line)) });
+  const { log, logger } = keptLog();
   const { port, close } = await openAdminPort(
     parsedConfig({ ...config, admin: { ...consoleOptions, ...admin } }),
     gateway,

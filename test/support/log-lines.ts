@@ -1,3 +1,4 @@
+import { type LoggerOptions, pino } from 'pino';
 import { afterAll, expect } from 'vitest';
 import { logLine } from '../../scripts/generate/log-events.ts';
 
@@ -25,4 +26,17 @@ export function mistakeIn(text: string, line: Record<string, unknown>): string |
   const at = typeof time === 'number' ? new Date(time).toISOString() : time;
   const { error } = logLine.safeParse({ level: named, time: at, ...rest });
   return error?.issues.map(({ path, message }) => `${path.join('.')}: ${message}`).join('; ');
+}
+
+/** A logger that checks its lines and keeps them, parsed. */
+export function keptLog(options: LoggerOptions = {}) {
+  const log: Record<string, unknown>[] = [];
+  const write = (text: string) => {
+    for (const line of text.trimEnd().split('\n')) {
+      const fields = JSON.parse(line);
+      checkLine(line, fields);
+      log.push(fields);
+    }
+  };
+  return { log, logger: pino({ level: 'debug', ...options }, { write }) };
 }

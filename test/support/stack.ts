@@ -1,6 +1,4 @@
 import type { IncomingMessage } from 'node:http';
-import { Writable } from 'node:stream';
-import { pino } from 'pino';
 import { afterAll, expect, onTestFinished } from 'vitest';
 import { openAdminPort } from '../../src/gateway/admin-port.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
@@ -10,7 +8,7 @@ import { createSandbox, type Sandbox, type SandboxOptions } from '../../src/sand
 import { serializers } from '../../src/telemetry/logger.ts';
 import { send, withdraw } from './client.ts';
 import { type ConfigInput, type MoreConfig, parsedConfig, temporaryFolder, testConfig } from './config.ts';
-import { checkLine } from './log-lines.ts';
+import { keptLog } from './log-lines.ts';
 import { until } from './until.ts';
 import { echoingWebSockets } from './web-sockets.ts';
 
@@ -28,18 +26,8 @@ export interface TestGateway {
 
 export async function openGateway(input: ConfigInput, clock: Clock = systemClock): Promise<TestGateway> {
   const config = parsedConfig(input);
-  const log: Record<string, unknown>[] = [];
-  const sink = new Writable({
-    write(chunk: Buffer, _encoding, done) {
-      for (const line of chunk.toString().split('\n').filter(Boolean)) {
-        const fields = JSON.parse(line);
-        checkLine(line, fields);
-        log.push(fields);
-      }
-      done();
-    },
-  });
-  const tools = { clock, logger: pino({ level: 'debug', serializers }, sink) };
+  const { log, logger } = keptLog({ serializers });
+  const tools = { clock, logger };
   const gateway = await Gateway.open(config, tools);
   const port = await listen(gateway.server, '127.0.0.1', 0);
   const admin = await openAdminPort({ ...config, admin: { ...config.admin, port: 0 } }, gateway, tools);

@@ -1,8 +1,8 @@
-import { pino } from 'pino';
 import { onTestFinished } from 'vitest';
 import { startGateway } from '../../src/cli/serve.ts';
 import { newFolder } from './command.ts';
 import { type ConfigInput, configFile, parsedConfig } from './config.ts';
+import { keptLog } from './log-lines.ts';
 
 /** A gateway that `oncegate serve` would start, in this process: it follows its files, and marks its store. */
 export interface Started {
@@ -18,11 +18,7 @@ export interface Started {
 /** Shut down after the test, if the test does not do it. */
 export async function startHere(config: ConfigInput, folder: string = newFolder()): Promise<Started> {
   const file = configFile(config, folder);
-  const log: Started['log'] = [];
-  const write = (lines: string) => {
-    for (const line of lines.trimEnd().split('\n')) log.push(JSON.parse(line));
-  };
-  const logger = pino({ formatters: { level: (level) => ({ level }) } }, { write });
+  const { log, logger } = keptLog({ level: 'info', formatters: { level: (level) => ({ level }) } });
   const running = await startGateway(parsedConfig(config), { env: process.env, logger }, file);
   let ending: Promise<void> | undefined;
   const shutdown = () => {
