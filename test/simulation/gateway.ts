@@ -57,6 +57,7 @@ export interface GatewayParts {
   timeline: Timeline;
   dice: Dice;
   checker: Checker;
+  excuse(key: string, why: string): void;
   step(where: string): void;
   say(what: string): void;
   event(name: string): void;
@@ -210,7 +211,7 @@ export class Gateway {
             return resolve({ kind: 'not_sent', reason: 'the lease may have lapsed' });
           }
           if (machine.stoodStillMs > askedStoodMs)
-            checker.excuse(sent.scope, 'its gateway was frozen with its clocks right before it sent');
+            this.#parts.excuse(sent.key, 'its gateway was frozen with its clocks right before it sent');
           say(`sends ${sent.request}`);
           checker.sending(sent, this.plan, timeline.nowMs);
           const { responseTimeoutMs, abandonAfterMs } = this.plan;

@@ -10,7 +10,7 @@ import type { Sent } from './backend.ts';
 import type { Checker } from './checker.ts';
 import type { Dice } from './dice.ts';
 import type { Gateway } from './gateway.ts';
-import { FINGERPRINTS, KEYS } from './keys.ts';
+import { FINGERPRINTS, KEYS, keyNumber } from './keys.ts';
 import type { Machine, Process } from './machine.ts';
 import type { Network, StoreServers } from './store.ts';
 import type { Timeline } from './timeline.ts';
@@ -44,6 +44,8 @@ export interface Question {
 export interface LayerParts {
   name: string;
   checker: Checker;
+  /** The layer that asks this one. Undefined: merchants do. */
+  front: Layer | undefined;
   timeline: Timeline;
   dice: Dice;
   /** Nothing is late on the way here. */
@@ -84,6 +86,12 @@ export class Layer {
       if (gateway && !gateway.process.isDead) return gateway;
     }
     return undefined;
+  }
+
+  /** From now on, a second execution of this key is no mistake of this layer, and of none in front of it. */
+  excuse(key: string, why: string): void {
+    this.checker.excuse(this.scopes[keyNumber(key)] as Scope, why);
+    this.#parts.front?.excuse(key, why);
   }
 
   /** @param end gets the answer. Undefined: there was none, or whoever asks has left */

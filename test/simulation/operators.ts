@@ -36,8 +36,7 @@ export async function operate(office: Office, plan: OperatorPlan): Promise<void>
   const isUnsure = office.mayBeSent(key);
   const execution = checker.executionOf(scope, timeline.nowMs);
   if (!execution && isUnsure && !office.areCareless) return;
-  if (!execution && isUnsure)
-    checker.excuse(scope, 'an operator released it while its request was under way');
+  if (!execution && isUnsure) layer.excuse(key, 'an operator released it while its request was under way');
   const response = execution && !plan.isBrief ? responseOf(execution) : undefined;
   const question = {
     ...({ kind: 'resolve', scope, as: execution ? 'completed' : 'released' } as const),

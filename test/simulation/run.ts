@@ -80,7 +80,7 @@ export async function historyOf(plan: Plan, mistakes?: Mistakes): Promise<string
 }
 
 /**
- * Leaves out what the violation does not need: faults, operators, requests, retries. Each actor has dice of its own, so the others do
+ * Leaves out what the violation does not need: faults, operators, requests, retries, the second layer. Each actor has dice of its own, so the others do
  * the same without it. Ends when nothing more can be left out, or after `ms`.
  */
 export async function reduce(plan: Plan, mistakes: Mistakes | undefined, ms: number): Promise<Plan> {
@@ -111,6 +111,8 @@ function* shorterThan(plan: Plan): Generator<Plan> {
     if (request.retries > 0) yield instead({ retries: request.retries - 1 });
     if (request.leavesAfterMs !== undefined) yield instead({ leavesAfterMs: undefined });
   }
+  if (plan.layers)
+    yield { ...plan, layers: undefined, gateways: plan.gateways.filter(({ isInner }) => !isInner) };
   if (plan.gateways.some(({ networkFaults }) => networkFaults > 0))
     yield { ...plan, gateways: plan.gateways.map((one) => ({ ...one, networkFaults: 0 })) };
 }

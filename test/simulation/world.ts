@@ -35,7 +35,7 @@ export interface Mistakes extends Broken {
 
 export interface Outcome {
   violations: string[];
-  excused: ReadonlyMap<string, number>;
+  excused: readonly [why: string, times: number][];
   /** Requests with a key that merchants sent, retries included. */
   payouts: number;
   executions: number;
@@ -129,7 +129,7 @@ export class World {
         plan.gateways.every(({ networkFaults }) => networkFaults === 0),
     });
     return new Layer({
-      ...{ name, checker, timeline, dice: diceOf(plan.seed, 'between layers') },
+      ...{ name, checker, timeline, dice: diceOf(plan.seed, 'between layers'), front: this.front },
       isCalm: () => this.backend.isCalm,
       say: (what) => this.say(where + what),
       event: (what) => this.#reach(what),
@@ -166,7 +166,7 @@ export class World {
   outcome(broken: readonly string[] = []): Outcome {
     const behind = (this.inner?.checker.violations ?? []).map((what) => BEHIND + what);
     const violations = [...this.front.checker.violations, ...behind];
-    const excused = new Map(this.layers.flatMap(({ checker }) => [...checker.excused]));
+    const excused = this.layers.flatMap(({ checker }) => [...checker.excused]);
     const executions = [...this.backend.executions.values()].reduce((all, { length }) => all + length, 0);
     return {
       ...{ violations: [...violations, ...broken], excused, payouts: this.#payouts, executions },
@@ -240,6 +240,7 @@ export class World {
     const parts = {
       ...{ process, register, timeline: this.timeline, dice, step, checker: host.layer.checker },
       layer: host.layer.name,
+      excuse: (key: string, why: string) => host.layer.excuse(key, why),
       hop: hopOf(host.layer.name, host.store.id) as string,
       backend: this.inner && host.layer === this.front ? this.#behind(this.inner) : this.backend,
       say: (what: string) => this.say(`${name}: ${what}`),
