@@ -16,18 +16,11 @@ export const VERSION_PLACES = [
   { file: 'config/openapi.yaml', pattern: /^( {2}version: )(\S+)()/gm },
 ];
 
-/** The text of a place with another version. */
-export const withVersion = (
-  text: string,
-  { pattern }: (typeof VERSION_PLACES)[number],
-  version: string,
-): string => text.replace(pattern, `$1${version}$3`);
-
 if (import.meta.main) {
   const version = process.argv[2] ?? '';
   if (!/^\d+\.\d+\.\d+$/.test(version)) throw new Error('usage: node scripts/version.ts X.Y.Z');
-  for (const place of VERSION_PLACES) {
-    const file = join(root, place.file);
-    writeFileSync(file, withVersion(readFileSync(file, 'utf8'), place, version));
+  for (const { file, pattern } of VERSION_PLACES) {
+    const path = join(root, file);
+    writeFileSync(path, readFileSync(path, 'utf8').replace(pattern, `$1${version}$3`));
   }
 }

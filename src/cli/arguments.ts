@@ -89,6 +89,15 @@ export function portOf(text: string | undefined, byDefault: number): number {
   throw new Exit(`${JSON.stringify(text)} is not a port`, 64);
 }
 
+/** A command, or an action of one. */
+export type Action = (args: string[], terminal: Terminal) => Promise<void>;
+
+/** A command whose first argument names one of these actions. */
+export function commandOf(name: string, actions: Record<string, Action>, usage: string): Action {
+  return async ([action = '', ...args], terminal) =>
+    await actionOf(actions, action, name, usage)(args, terminal);
+}
+
 /**
  * The action that the first argument of a command names.
  *

@@ -1,15 +1,13 @@
 import { loadConfig } from '../config/load.ts';
 import { maskedYaml } from '../config/masked.ts';
-import { actionOf, readArguments, required, TEXT, type Terminal } from './arguments.ts';
+import { commandOf, readArguments, required, TEXT, type Terminal } from './arguments.ts';
 
 const USAGE = `oncegate config print --config FILE
 
 Prints the configuration as a gateway would use it: with its defaults, with the values from the environment, and without secrets.
 `;
 
-export async function config([action = '', ...args]: string[], terminal: Terminal): Promise<void> {
-  await actionOf({ print }, action, 'config', USAGE)(args, terminal);
-}
+export const config = commandOf('config', { print }, USAGE);
 
 async function print(args: string[], { env, stdout }: Terminal): Promise<void> {
   const options = readArguments(args, { config: TEXT }, USAGE);

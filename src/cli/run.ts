@@ -1,4 +1,4 @@
-import { Exit, explainFailure, Help, type Terminal } from './arguments.ts';
+import { type Action, Exit, explainFailure, Help, type Terminal } from './arguments.ts';
 
 const USAGE = `oncegate: one merchant, one idempotency key, one execution.
 
@@ -14,10 +14,8 @@ const USAGE = `oncegate: one merchant, one idempotency key, one execution.
 Every command takes --help. oncegate --version prints the version.
 `;
 
-type Command = (args: string[], terminal: Terminal) => Promise<void>;
-
 /** Loads a command only when it is called. */
-const COMMANDS: Record<string, () => Promise<Command>> = {
+const COMMANDS: Record<string, () => Promise<Action>> = {
   serve: async () => (await import('./serve.ts')).serve,
   check: async () => (await import('./check.ts')).check,
   config: async () => (await import('./config.ts')).config,

@@ -4,7 +4,7 @@ import { acceptStore, identityFileOf } from '../gateway/store-watch.ts';
 import { openLedger, openRegister } from '../ledger/open-store.ts';
 import { systemClock } from '../lib/clock.ts';
 import { StoreUnavailable } from '../store/contract.ts';
-import { actionOf, Exit, noteOf, readArguments, required, TEXT, type Terminal } from './arguments.ts';
+import { commandOf, Exit, noteOf, readArguments, required, TEXT, type Terminal } from './arguments.ts';
 import { refuseMissingStore } from './records/desk.ts';
 
 const USAGE = `oncegate store accept --config FILE --reason TEXT [--by NAME]
@@ -26,9 +26,7 @@ used, 78 the configuration is wrong.
 
 const OPTIONS = { config: TEXT, reason: TEXT, by: TEXT };
 
-export async function store([action = '', ...args]: string[], terminal: Terminal): Promise<void> {
-  await actionOf({ accept, 'repair-index': repairIndex }, action, 'store', USAGE)(args, terminal);
-}
+export const store = commandOf('store', { accept, 'repair-index': repairIndex }, USAGE);
 
 async function accept(args: string[], { env, stdout }: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);

@@ -59,11 +59,9 @@ export const perMerchantOptions = z
       context.addIssue({ code: 'custom', message: 'must set requests, inFlight, or limits of merchants' });
   });
 
-export type PerMerchantOptions = z.output<typeof perMerchantOptions>;
-
 /** Returns a function that finds the limit of a merchant; without a code, that of all who have none of their own. */
-export function limitsOf({ merchants, ...all }: PerMerchantOptions): (code?: string) => MerchantLimit {
+export function limitsOf({ merchants, ...all }: z.output<typeof perMerchantOptions>) {
   const common = limitOf(all);
   const own = new Map(Object.entries(merchants).map(([code, more]) => [code, limitOf({ ...all, ...more })]));
-  return (code = '') => own.get(code) ?? common;
+  return (code = ''): MerchantLimit => own.get(code) ?? common;
 }

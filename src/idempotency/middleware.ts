@@ -10,7 +10,7 @@ import {
 import type { Exchange } from '../lib/exchange.ts';
 import { type Problem, problem } from '../lib/problem.ts';
 import type { Spans } from '../lib/trace.ts';
-import { type Answer, answerOf, sendAnswer } from './answer.ts';
+import { answerOf, sendAnswer } from './answer.ts';
 import type { Call, Result } from './call.ts';
 import type { Engine } from './engine.ts';
 import { fingerprintOf } from './fingerprint.ts';
@@ -43,12 +43,7 @@ export interface IdempotencyOptions {
     next: (refusal?: unknown) => void,
   ): Promise<Exchange>;
   /** Answers the merchant. Default: {@link sendAnswer}. */
-  respond?(
-    res: ServerResponse,
-    context: RequestContext,
-    answer: Answer,
-    next: (refusal: Problem) => void,
-  ): void;
+  respond?: typeof sendAnswer;
   /** Called for a request without a key whose declared operation accepts one. */
   unprotected(operation: string): void;
   /** Called with the result of each request with a key. */

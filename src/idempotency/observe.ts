@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { contextOf, type Middleware } from '../lib/context.ts';
-import type { Problem } from '../lib/problem.ts';
+import type { Taken } from '../requests/body.ts';
 import { readKey } from './key.ts';
 import { KeyedRequest } from './middleware.ts';
 import type { Observation, Would } from './observation.ts';
@@ -12,10 +12,7 @@ export interface ObserveOptions {
   /** Header names in lower case, see {@link readKey}. */
   headers: readonly string[];
   /** Reads the body into the request's context, unless it is too large. A problem: it did not arrive in time. */
-  takeBody(
-    req: IncomingMessage,
-    res: ServerResponse,
-  ): 'read' | 'too_large' | 'gone' | Problem | Promise<'read' | 'too_large' | 'gone' | Problem>;
+  takeBody(req: IncomingMessage, res: ServerResponse): Taken | Promise<Taken>;
   /** Called for a request without a key whose declared operation accepts one. */
   unprotected(operation: string): void;
   /** Called for a request that is sent although `mode: protect` would refuse it. */

@@ -1,6 +1,6 @@
 import { hash } from 'node:crypto';
 import type { KeyReload } from '../lib/context.ts';
-import { FileWatch, oneAtATime, readBounded } from '../lib/watched-file.ts';
+import { FileWatch, messageOf, oneAtATime, readBounded } from '../lib/watched-file.ts';
 import { parseKeyFile, parseKeyFileAside } from './key-file.ts';
 import { KeyIndex } from './key-index.ts';
 import type { KeyEntry, KeySource, KeySourceHealth } from './key-source.ts';
@@ -41,7 +41,7 @@ export class FileKeySource implements KeySource {
   private constructor(options: FileKeySourceOptions, bytes: Buffer) {
     this.#options = options;
     this.#index = KeyIndex.of(parseKeyFile(bytes), options.pepper);
-    this.#version = digestOf(bytes);
+    this.#version = hash('sha256', bytes);
     this.#watch = new FileWatch(options.path, options.pollMs ?? POLL_MS, () => this.#readSerially());
   }
 
@@ -96,7 +96,7 @@ export class FileKeySource implements KeySource {
 
   async #read({ evenUnchanged } = { evenUnchanged: false }): Promise<void> {
     const read = await readBounded(this.#options.path, MAX_BYTES).catch(messageOf);
-    const version = typeof read === 'string' ? read : digestOf(read);
+    const version = typeof read === 'string' ? read : hash('sha256', read);
     if (this.#closed || (version === this.#version && !evenUnchanged)) return;
     this.#version = version;
     try {
@@ -117,12 +117,4 @@ export class FileKeySource implements KeySource {
     for (const listener of this.#listeners) listener();
     this.#options.onReload?.({ ok: true, keys: index.size });
   }
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : 'unknown error';
-}
-
-function digestOf(bytes: Buffer): string {
-  return hash('sha256', bytes);
 }

@@ -2,7 +2,7 @@ import { createPrivateKey, hash, X509Certificate } from 'node:crypto';
 import { stat } from 'node:fs/promises';
 import { createSecureContext } from 'node:tls';
 import type { Clock } from './clock.ts';
-import { FileWatch, oneAtATime, readBounded } from './watched-file.ts';
+import { FileWatch, messageOf, oneAtATime, readBounded } from './watched-file.ts';
 
 /** Paths of PEM files. `cert` begins with the own certificate; its intermediates follow. `key` belongs to it. */
 export interface CertificatePaths {
@@ -218,5 +218,3 @@ async function isReadableByOthers(path: string | undefined): Promise<boolean> {
 
 const versionOf = ({ ca, cert, key }: Credentials): string =>
   [ca, cert, key].map((content) => (content ? hash('sha256', content) : '')).join(' ');
-
-const messageOf = (error: unknown): string => (error instanceof Error ? error.message : 'unknown error');

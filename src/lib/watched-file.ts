@@ -63,6 +63,10 @@ export async function readBounded(path: string, maxBytes: number): Promise<Buffe
   }
 }
 
+/** Of what {@link readBounded} and the readers of its files throw. */
+export const messageOf = (error: unknown): string =>
+  error instanceof Error ? error.message : 'unknown error';
+
 function codeOf(error: unknown): string {
   return (error as NodeJS.ErrnoException).code ?? 'unknown error';
 }

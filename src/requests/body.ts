@@ -53,7 +53,7 @@ const NO_BODY = Buffer.alloc(0);
 
 /**
  * Reads the body into the request's context, unless it is there already. A body that is too large is left in the request,
- * to be streamed. Returns a promise only if it has to wait.
+ * to be streamed; by its Content-Length it is not even asked for with `100 Continue`. Returns a promise only if it has to wait.
  */
 export function takeBody(
   req: IncomingMessage,
@@ -62,7 +62,7 @@ export function takeBody(
 ): Taken | Promise<Taken> {
   const context = contextOf(req);
   if (context.body) return 'read';
-  if (context.isTooLarge || declaredTooLarge(req, limits.bodyBytes)) return 'too_large';
+  if (context.isTooLarge || declaredBytes(req) > limits.bodyBytes) return 'too_large';
   // Also for an empty body: without a 100 Continue, Node closes the connection after the answer.
   inviteBody(req, res);
   if (hasBody(req)) return receiveBody(req, limits);
@@ -133,11 +133,6 @@ export function inviteBody(req: IncomingMessage, res: ServerResponse): void {
   if (!waits || res.headersSent || res.destroyed) return;
   context.isInvited = true;
   res.writeContinue();
-}
-
-/** Whether Content-Length exceeds the limit. Such a body is neither read nor asked for with `100 Continue`. */
-function declaredTooLarge(req: IncomingMessage, maxBytes: number): boolean {
-  return declaredBytes(req) > maxBytes;
 }
 
 const declaredBytes = (req: IncomingMessage): number => Number(req.headers['content-length'] ?? 0);

@@ -1,6 +1,6 @@
 import type { Desk } from '../../doubts/desk.ts';
 import type { RecordsPage, RecordView } from '../../doubts/records.ts';
-import { actionOf, Exit, FLAG, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
+import { commandOf, Exit, FLAG, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
 import { table } from '../table.ts';
 import { copy } from './copy.ts';
 import { ask, withDesk } from './desk.ts';
@@ -21,13 +21,9 @@ Each takes --help. Exit codes: 0 done, 1 refused (by resolve: and nothing was wr
 78 the configuration is wrong.
 `;
 
-const ACTIONS: Record<string, (args: string[], terminal: Terminal) => Promise<void>> = {
-  ...{ list, show, resolve, 'resolve-many': resolveMany, copy },
-};
+const ACTIONS = { list, show, resolve, 'resolve-many': resolveMany, copy };
 
-export async function records([action = '', ...args]: string[], terminal: Terminal): Promise<void> {
-  await actionOf(ACTIONS, action, 'records', USAGE)(args, terminal);
-}
+export const records = commandOf('records', ACTIONS, USAGE);
 
 const LIST_USAGE = `oncegate records list --config FILE [--in-doubt] [--limit N] [--cursor C] [--json | --lines]
 
