@@ -18,13 +18,10 @@ const MEASURE = `process.on('SIGUSR2', () => {
 })`;
 
 /** A gateway in a separate process, whose memory is measured. */
-export async function startInspected(
-  upstream: Pick<Sandbox, 'url'>,
-  more: MoreConfig = {},
-): Promise<InspectedGateway> {
+export async function startInspected(sandbox: Sandbox, more: MoreConfig = {}): Promise<InspectedGateway> {
   const preload = `data:text/javascript,${encodeURIComponent(MEASURE)}`;
   const NODE_OPTIONS = `--expose-gc --import=${preload}`;
-  const gateway = await startGateway(configFor(upstream as Sandbox, more), { NODE_OPTIONS });
+  const gateway = await startGateway(configFor(sandbox, more), { NODE_OPTIONS });
   const liveBytes = async () => {
     process.kill(gateway.pid, 'SIGUSR2');
     const [said] = await once(gateway.child.stderr as NodeJS.ReadableStream, 'data');

@@ -4,7 +4,6 @@ import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, onTestFinished, test } from 'vitest';
 import { configFor, openSandbox, startGateway } from '../../e2e/process/gateways.ts';
-import { rawBackend } from '../../support/backend.ts';
 import { send } from '../../support/client.ts';
 import { isLong, printFigures, seconds } from '../../support/duration.ts';
 import { metric } from '../../support/metrics.ts';
@@ -228,30 +227,11 @@ const NOISE_BYTES = 512 * 1024;
 
 const payout = '{"action":"withdraw","amount":1,"bank_code":"058","account_number":"0123456789"}';
 
-/** A backend that answers payouts as fast as possible, and counts them. */
-async function openRawBackend() {
-  const body = '{"success":true,"data":{"id":"wd_1"}}';
-  const head = `HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: ${body.length}`;
-  let requests = 0;
-  const url = await rawBackend((socket) => {
-    socket.setNoDelay(true);
-    // The last byte of a request's body is its only closing brace.
-    socket.on('data', (chunk) => {
-      for (const byte of chunk) {
-        if (byte !== '}'.charCodeAt(0)) continue;
-        requests++;
-        socket.write(`${head}\r\n\r\n${body}`);
-      }
-    });
-  });
-  return { url, requests: () => requests };
-}
-
 test.each(storeKinds)(
   'different keys leave nothing behind but their records: %s',
   async (kind) => {
-    const backend = await openRawBackend();
-    const gateway = await startInspected(backend, await storeSections(kind));
+    const sandbox = await openSandbox();
+    const gateway = await startInspected(sandbox, await storeSections(kind));
     let keys = 0;
     const next = () =>
       request('POST /v1/index.php', [ALPHA, `x-service-idempotency: many-${++keys}`], payout);
@@ -270,7 +250,7 @@ test.each(storeKinds)(
     const grown = last.liveBytes - first.liveBytes;
     const rate = Math.round((1000 * keys) / (performance.now() - startedMs));
     printFigures(`different keys, ${kind}`, { keys, rate, grown });
-    expect(backend.requests()).toBe(keys);
+    expect([sandbox.requests.total(), sandbox.ledger.payouts()]).toEqual([keys, keys]);
     expect(grown, `${last.answered} keys`).toBeLessThan(last.answered * BYTES_A_KEY + NOISE_BYTES);
   },
   30_000 + 2 * WITHIN_MS,
