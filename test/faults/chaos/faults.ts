@@ -110,7 +110,7 @@ function pauses({ gateways, merchants }: Breakable, stopsCompleting: StopsComple
 }
 
 function failingFiles(): Fault[] {
-  const fault = (name: string, fail: (gateway: GatewayProcess, on: boolean) => Promise<void>): Fault => ({
+  const fault = (name: string, fail: (gateway: GatewayProcess, on: boolean) => unknown): Fault => ({
     ...{ of: 'gateway', name: `gateway's ${name}`, stopsCompleting: 'there' },
     inject: (gateway) => fail(gateway, true),
     heal: (gateway) => fail(gateway, false),

@@ -1,13 +1,13 @@
-import { type ChildProcess, execFile } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
 import { stringify } from 'yaml';
 import { NODE_FLAGS } from '../../../scripts/node-flags.ts';
 import type { ConfigInput } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
+import { limitFiles } from '../../support/limit-files.ts';
 import { isStopped } from '../../support/process-life.ts';
 import { until } from '../../support/until.ts';
 import { type Arm, type GatewayNote, machineMs } from './crash-point.ts';
@@ -122,11 +122,9 @@ export class GatewayProcess {
   }
 
   /** Makes its writes to files fail as on a full disk, or succeed again. */
-  async limitFiles(on: boolean): Promise<void> {
+  limitFiles(on: boolean): void {
     const child = this.#living();
-    if (!child) return;
-    const limit = on ? '--fsize=1:unlimited' : '--fsize=unlimited:unlimited';
-    await promisify(execFile)('prlimit', ['--pid', `${child.pid}`, limit]);
+    if (child) limitFiles(child.pid as number, on ? 1 : 'unlimited');
   }
 
   /** Makes these system calls fail with a probability; 0 ends that. The names are libfiu's. */

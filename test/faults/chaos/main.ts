@@ -15,7 +15,7 @@ Exit codes: 0 clean, 1 the promise was broken, 64 wrong options, 70 the suite it
   --store NAME      ${STORES.join(', ')} (default sqlite)
   --all             each of these stores; prints one table at the end
   --at-once N       of these, how many at a time (default 1)
-  --minutes M       how long things break (default 1.5); up to as long again, until each fault has come
+  --minutes M       how long things break (default 1.5); up to twice as long again, until each fault has come
   --seed N          repeats the schedule of another run (default: a new one, which is printed)
   --rate N          new keys a second (default 100)
   --together N      at most this many faults at once (default 2)

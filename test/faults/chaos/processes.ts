@@ -6,7 +6,6 @@ import type { Readable } from 'node:stream';
 import { until } from '../../support/until.ts';
 
 const KEPT_LINES = 20;
-const READY_WITHIN_MS = 15_000;
 
 const running = new Set<ChildProcess>();
 process.once('exit', () => {
@@ -55,7 +54,7 @@ export async function startNode(
     return await options.isReady(lines);
   };
   try {
-    await until(isReady, READY_WITHIN_MS);
+    await until(isReady);
   } catch (error) {
     await end(child, 'SIGKILL');
     throw error;

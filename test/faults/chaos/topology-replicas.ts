@@ -9,11 +9,8 @@ import { FAST_REPLICATION, faultOf, startWired, stopWired, type WiredRedis } fro
 const APART_MS = 700;
 const READY_WITHIN_MS = 30_000;
 
-/** A server, and the proxy through which it reaches the server that it follows. */
-interface Member extends WiredRedis {
-  /** Undefined: it is the master. */
-  follows?: Member | undefined;
-}
+/** Gateways refuse to start keys when a master has more replicas than they wait for, so the spare follows the first replica. */
+type Roles = [master: WiredRedis, first: WiredRedis, second: WiredRedis, spare: WiredRedis];
 
 /**
  * A master with two replicas, and a spare that follows one of them. The suite promotes replicas itself, in place of sentinels, so
@@ -22,12 +19,12 @@ interface Member extends WiredRedis {
  * @param replicas how many replicas writes wait for
  */
 export async function startReplicas(replicas: number): Promise<Topology> {
-  const members = await Promise.all([1, 2, 3, 4].map(() => startWired(() => FAST_REPLICATION)));
+  const servers = (await Promise.all([1, 2, 3, 4].map(() => startWired(() => FAST_REPLICATION)))) as Roles;
   const wires = Array.from({ length: GATEWAYS }, () => new TcpProxy(0));
   for (const wire of wires) await wire.listen();
-  const group = new Group(members, wires);
+  const group = new Group(servers, wires);
   group.lead();
-  await group.mend(members);
+  await group.mend();
   const configFor = (gateway: number): Topology['config'] => ({
     store: {
       kind: 'redis',
@@ -41,77 +38,56 @@ export async function startReplicas(replicas: number): Promise<Topology> {
     faults: [...failovers(group), frozenReplica(group), parting(group)],
     stop: async () => {
       for (const wire of wires) await wire.close();
-      await stopWired(members);
+      await stopWired(servers);
     },
   };
 }
 
-/** Who follows whom. */
+/** Who follows whom. A server reaches the one that it follows through its own proxy. */
 class Group {
-  readonly members: readonly Member[];
   readonly wires: readonly TcpProxy[];
-  master: Member;
+  roles: Roles;
 
-  constructor(members: readonly Member[], wires: readonly TcpProxy[]) {
-    this.members = members;
+  constructor(roles: Roles, wires: readonly TcpProxy[]) {
+    this.roles = roles;
     this.wires = wires;
-    this.master = members[0] as Member;
   }
 
-  followersOf(member: Member): Member[] {
-    return this.members.filter(({ follows }) => follows === member);
+  async follow({ wire, server }: WiredRedis, followed: WiredRedis): Promise<void> {
+    wire.aimAt(followed.server.port);
+    wire.refuse(false);
+    wire.swallowReplication(false);
+    wire.cut();
+    await server.admin.call('REPLICAOF', '127.0.0.1', wire.port);
   }
 
-  /** The two replicas, first the one that the spare follows. */
-  get replicas(): [followed: Member, other: Member] {
-    const [first, second] = this.followersOf(this.master);
-    if (!first || !second) throw new Error('the master has too few replicas');
-    return this.followersOf(first).length > 0 ? [first, second] : [second, first];
-  }
-
-  async follow(member: Member, followed: Member): Promise<void> {
-    member.follows = followed;
-    member.wire.aimAt(followed.server.port);
-    member.wire.cut();
-    await member.server.admin.call('REPLICAOF', '127.0.0.1', member.wire.port);
-  }
-
-  /** Its former master is no longer part of the group, until {@link mend}. */
-  async promote(member: Member): Promise<void> {
-    await member.server.admin.call('REPLICAOF', 'NO', 'ONE');
-    this.master.follows = undefined;
-    member.follows = undefined;
-    this.master = member;
+  /** Makes the first one the master. The others have their new roles from {@link mend} on. */
+  async promote(...roles: Roles): Promise<void> {
+    await roles[0].server.admin.call('REPLICAOF', 'NO', 'ONE');
+    this.roles = roles;
   }
 
   /** These gateways find the master. */
   lead(wires = this.wires): void {
     for (const wire of wires) {
-      wire.aimAt(this.master.server.port);
+      wire.aimAt(this.roles[0].server.port);
       wire.refuse(false);
       wire.cut();
     }
   }
 
-  /**
-   * Connects everything again. These servers join in this order: gateways refuse to start keys when a master has more replicas
-   * than they wait for, so a third one becomes the spare. Resolves when each has what the master has.
-   */
-  async mend(joining: readonly Member[] = []): Promise<void> {
-    for (const { wire } of this.members) {
-      wire.refuse(false);
-      wire.swallowReplication(false);
-    }
-    for (const member of joining.filter((one) => one !== this.master)) {
-      const [first, second] = this.followersOf(this.master);
-      await this.follow(member, first && second ? first : this.master);
-    }
-    const isReady = async (member: Member) => {
-      const info = await member.server.admin.info('replication');
-      if (member !== this.master) return info.includes('master_link_status:up');
+  /** Connects everything again. Resolves when each server has what the master has. */
+  async mend(): Promise<void> {
+    const [master, first, second, spare] = this.roles;
+    await this.follow(first, master);
+    await this.follow(second, master);
+    await this.follow(spare, first);
+    const isReady = async (node: WiredRedis) => {
+      const info = await node.server.admin.info('replication');
+      if (node !== master) return info.includes('master_link_status:up');
       return info.match(/state=online/g)?.length === 2;
     };
-    const isWhole = async () => (await Promise.all(this.members.map(isReady))).every(Boolean);
+    const isWhole = async () => (await Promise.all(this.roles.map(isReady))).every(Boolean);
     await until(() => isWhole().catch(() => false), READY_WITHIN_MS);
   }
 }
@@ -119,20 +95,19 @@ class Group {
 /** The master is killed, and the replicas are promoted in turn. */
 function failovers(group: Group): StoreFault[] {
   let turn = 0;
-  const fault = (name: string, before: (promoted: Member) => unknown): StoreFault =>
-    faultOf(name, () => group.master, {
-      inject: async (killed) => {
-        const promoted = group.replicas[turn++ % 2] as Member;
+  const fault = (name: string, before: (promoted: WiredRedis) => unknown): StoreFault =>
+    faultOf(name, () => group.roles, {
+      inject: async ([master, first, second, spare]) => {
+        const [promoted, other] = turn++ % 2 === 0 ? [first, second] : [second, first];
         await before(promoted);
-        await killed.server.kill();
-        const other = group.followersOf(killed).find((member) => member !== promoted);
-        await group.promote(promoted);
-        if (other) await group.follow(other, promoted);
+        await master.server.kill();
+        await group.promote(promoted, other, spare, master);
+        await group.follow(other, promoted);
         group.lead();
       },
-      heal: async (killed) => {
+      heal: async ([killed]) => {
         await killed.server.restart();
-        await group.mend([killed]);
+        await group.mend();
       },
     });
   return [
@@ -146,7 +121,7 @@ function failovers(group: Group): StoreFault[] {
 
 function frozenReplica(group: Group): StoreFault {
   let turn = 0;
-  return faultOf('replica frozen', () => group.replicas[turn++ % 2] as Member, {
+  return faultOf('replica frozen', () => group.roles[turn++ % 2 === 0 ? 1 : 2], {
     inject: ({ server }) => server.freeze(),
     heal: async ({ server }) => {
       server.thaw();
@@ -160,28 +135,22 @@ function frozenReplica(group: Group): StoreFault {
  * and the replica is promoted there. So there are two masters until the fault is healed.
  */
 function parting(group: Group): StoreFault {
-  let joining: Member[] = [];
   let left = 0;
-  return {
-    name: 'network parted, failover on one side',
-    inject: async () => {
-      joining = [];
-      const { master, wires } = group;
-      const [promoted, other] = group.replicas;
-      left = (left + 1) % wires.length;
-      const gateways = wires.filter((_, gateway) => gateway !== left);
+  return faultOf('network parted, failover on one side', () => group.roles, {
+    inject: async ([master, promoted, other, spare]) => {
+      left = (left + 1) % GATEWAYS;
+      const gateways = group.wires.filter((_, gateway) => gateway !== left);
       for (const wire of [promoted.wire, ...gateways]) {
         wire.refuse(true);
         wire.cut();
       }
       await sleep(APART_MS);
-      await group.promote(promoted);
-      joining = [other, master];
+      await group.promote(promoted, spare, other, master);
       group.lead(gateways);
     },
     heal: async () => {
-      group.lead(group.wires.slice(left, left + 1));
-      await group.mend(joining);
+      group.lead();
+      await group.mend();
     },
-  };
+  });
 }
