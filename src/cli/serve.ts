@@ -55,11 +55,8 @@ export async function startGateway(
   const { Gateway } = await import('../gateway/gateway.ts');
   const { openAdminPort } = await import('../gateway/admin-port.ts');
   const identityFile = file && identityFileOf(file, config);
-  const gateway = await Gateway.open(config, {
-    clock: systemClock,
-    logger,
-    ...(identityFile && { identityFile }),
-  }).finally(endSpareThread);
+  const tools = { clock: systemClock, logger, identityFile };
+  const gateway = await Gateway.open(config, tools).finally(endSpareThread);
   try {
     const configFile = followConfigFile(file, config, { env, logger }, gateway);
     gateway.metrics.beforeReading(() =>

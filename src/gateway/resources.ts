@@ -17,7 +17,7 @@ export interface GatewayTools {
   clock: Clock;
   logger: Logger;
   /** Where the store's mark is noted, see store-watch.ts. Default: the store is not watched. */
-  identityFile?: string;
+  identityFile?: string | undefined;
 }
 
 /**

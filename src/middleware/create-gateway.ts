@@ -78,11 +78,7 @@ export async function createGateway(config: GatewayConfig, options: GatewayOptio
   const checked = checkConfig(config, 'createGateway');
   const logger = options.logger ?? createLogger(checked.log.level);
   const { identityFile } = checked.store;
-  const gateway = await RunningGateway.open(checked, {
-    clock: systemClock,
-    logger,
-    ...(identityFile && { identityFile }),
-  });
+  const gateway = await RunningGateway.open(checked, { clock: systemClock, logger, identityFile });
   gateway.watchStore();
   for (const warning of await gateway.warnings()) logger.warn({ warning }, 'something needs attention');
   let admin: Awaited<ReturnType<typeof openAdminPort>> | undefined;

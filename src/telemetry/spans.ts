@@ -3,6 +3,7 @@ import type * as otel from '@opentelemetry/api';
 import type { Clock } from '../lib/clock.ts';
 import type { RequestContext } from '../lib/context.ts';
 import type { OwnRequest, RequestEnd, SentStep, Spans, Step, StepName } from '../lib/trace.ts';
+import { pathOf } from '../requests/target.ts';
 import { loggablePath } from './logger.ts';
 import { formatTraceparent, type TraceParent } from './traceparent.ts';
 
@@ -94,7 +95,7 @@ export class RequestSpans implements Spans {
     const attributes = clientAttributes(
       this.#recorder,
       methodOf(this.#req.method),
-      pathOf(this.#context, this.#req),
+      shownPathOf(this.#context, this.#req),
     );
     const options = { kind: api.SpanKind.CLIENT, startTime: this.#now(), attributes };
     const span = tracer.startSpan('upstream', options, this.#parent);
@@ -118,7 +119,7 @@ export class RequestSpans implements Spans {
     if (route !== undefined) span.updateName(`${method === '_OTHER' ? 'HTTP' : method} ${route}`);
     // OpenTelemetry leaves out what is undefined.
     span.setAttributes({
-      'url.path': pathOf(this.#context, this.#req),
+      'url.path': shownPathOf(this.#context, this.#req),
       'http.route': route,
       'http.response.status_code': status,
       'oncegate.operation': operation,
@@ -150,7 +151,7 @@ export class RequestSpans implements Spans {
 /** Begins the span of a request of the gateway itself, which is the root of its trace. */
 export function beginOwnRequest(recorder: Recorder, name: 'lookup' | 'key_probe', path: string): OwnRequest {
   const { api, tracer } = recorder;
-  const attributes = clientAttributes(recorder, 'GET', withoutQuery(path));
+  const attributes = clientAttributes(recorder, 'GET', pathOf(path));
   const span = tracer.startSpan(name, { kind: api.SpanKind.CLIENT, attributes }, api.ROOT_CONTEXT);
   const { traceId, spanId } = span.spanContext();
   return {
@@ -202,8 +203,6 @@ const FROM_BACKEND = new Set(['executed', 'released', 'forwarded', 'replayed', '
 const isOwnAnswer = (outcome: string): boolean => !FROM_BACKEND.has(outcome);
 
 /** The declared path, or the path without anything that a merchant may have put into it. */
-function pathOf({ identity }: RequestContext, { url = '' }: IncomingMessage): string {
-  return identity?.route ?? loggablePath(withoutQuery(url));
+function shownPathOf({ identity }: RequestContext, { url = '' }: IncomingMessage): string {
+  return identity?.route ?? loggablePath(pathOf(url));
 }
-
-const withoutQuery = (target: string): string => target.split('?', 1)[0] as string;

@@ -18,17 +18,11 @@ export async function issue(args: string[], terminal: Terminal, usage: string): 
   const merchant = required(options.merchant, 'merchant', usage);
   const nowMs = Date.now();
   const expiresAt = expires === undefined ? undefined : timeOf(expires, 'expires', nowMs);
-  const secret = newSecretKey(modeOf(options.mode, usage));
-  const place = await placeOf(options, terminal, usage);
-  const pepper = pepperOf(place, terminal);
-  const hash = hashOf(pepper, secret);
-  const change = (editor: KeyFileEditor) => {
-    const newId = options.id ?? freeId(editor, merchant, nowMs);
-    editor.add(merchant, { id: newId, hash, scopes, expiresAt });
-    return newId;
-  };
-  const id = editKeyFile(place.path, change, pepper);
-  printSecret(terminal, secret, `${place.path}: the merchant ${merchant} has the new key ${id}`);
+  await addNewKey(options, terminal, usage, (editor, hash) => {
+    const id = options.id ?? freeId(editor, merchant, nowMs);
+    editor.add(merchant, { id, hash, scopes, expiresAt });
+    return `the merchant ${merchant} has the new key ${id}`;
+  });
 }
 
 /** Adds a new secret key with the scopes of an old one, which expires after the overlap. */
@@ -36,27 +30,17 @@ export async function rotate(args: string[], terminal: Terminal, usage: string):
   const overlap = { ...TEXT, default: '24h' };
   const options = readArguments(args, { ...KEY_OPTIONS, mode: MODE, overlap }, usage);
   const merchant = required(options.merchant, 'merchant', usage);
-  const secret = newSecretKey(modeOf(options.mode, usage));
   const nowMs = Date.now();
   const until = timeOf(options.overlap, 'overlap', nowMs);
-  const place = await placeOf(options, terminal, usage);
-  const pepper = pepperOf(place, terminal);
-  const hash = hashOf(pepper, secret);
-  const change = (editor: KeyFileEditor) => {
+  await addNewKey(options, terminal, usage, (editor, hash) => {
     const old = keyToRotate(editor, merchant, options.id, nowMs);
     const scopes = old.scopes.includes('*') ? undefined : old.scopes;
-    const newId = freeId(editor, merchant, nowMs);
-    editor.add(merchant, { id: newId, hash, scopes });
+    const id = freeId(editor, merchant, nowMs);
+    editor.add(merchant, { id, hash, scopes });
     if ((old.expiresAt ?? Number.POSITIVE_INFINITY) > Date.parse(until))
       editor.setTime(merchant, old.id, 'expiresAt', until);
-    return { oldId: old.id, newId };
-  };
-  const { oldId, newId } = editKeyFile(place.path, change, pepper);
-  printSecret(
-    terminal,
-    secret,
-    `${place.path}: the merchant ${merchant} has the new key ${newId}, and ${oldId} expires at ${until} or before`,
-  );
+    return `the merchant ${merchant} has the new key ${id}, and ${old.id} expires at ${until} or before`;
+  });
 }
 
 /** Revokes a key, now or from a time on. */
@@ -101,6 +85,22 @@ export async function printHash(args: string[], terminal: Terminal, usage: strin
   terminal.stdout.write(`${keyLine(id, hashOf(pepper, await readSecret(terminal)), options.scope)}\n`);
 }
 
+/** Makes a secret key, and prints it. @param change writes its hash into the file, and returns what to tell the operator */
+async function addNewKey(
+  options: Parameters<typeof placeOf>[0] & { mode: string },
+  terminal: Terminal,
+  usage: string,
+  change: (editor: KeyFileEditor, hash: string) => string,
+): Promise<void> {
+  const secret = newSecretKey(modeOf(options.mode, usage));
+  const place = await placeOf(options, terminal, usage);
+  const pepper = pepperOf(place, terminal);
+  const told = editKeyFile(place.path, (editor) => change(editor, hashOf(pepper, secret)), pepper);
+  terminal.stderr.write(`${place.path}: ${told}\n`);
+  // The secret key alone goes to standard output, so that it can be piped into a vault.
+  terminal.stdout.write(`${secret}\n`);
+}
+
 function modeOf(mode: string, usage: string): 'live' | 'test' {
   if (mode === 'live' || mode === 'test') return mode;
   throw new Exit(`--mode takes live or test\n\n${usage}`, 64);
@@ -126,10 +126,4 @@ function keyToRotate(editor: KeyFileEditor, merchant: string, id: string | undef
     throw new Exit(`the merchant ${merchant} has several keys in force (${ids}): name one by --id`, 64);
   }
   return only;
-}
-
-/** The secret key alone goes to standard output, so that it can be piped into a vault. */
-function printSecret({ stdout, stderr }: Terminal, secret: string, message: string): void {
-  stderr.write(`${message}\n`);
-  stdout.write(`${secret}\n`);
 }
