@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { readKey } from '../../src/idempotency/key.ts';
+import { readKey, waitOf } from '../../src/idempotency/key.ts';
 
 const DRAFT = 'idempotency-key';
 const OURS = 'x-service-idempotency';
@@ -65,4 +65,9 @@ describe('x-service-idempotency', () => {
   it.each(['', '\u00e9', 'a\tb', 'a\0b', 'k\x7f', '\u2028', 'x'.repeat(256)])('%j is none', (text) => {
     expect(read(OURS, text)).toMatchObject({ kind: 'invalid' });
   });
+});
+
+it('Prefer can only shorten the wait of a duplicate', () => {
+  const waits = ['wait=1', 'respond-async, wait=0', 'Wait="0"; foo', 'wait=20', 'wait=nonsense', ''];
+  expect(waits.map((prefer) => waitOf(prefer, 1500))).toEqual([1000, 0, 0, 1500, 1500, 1500]);
 });

@@ -71,11 +71,6 @@ describe('header lines', () => {
     },
   );
 
-  test('of a handshake are counted as well', async () => {
-    const handshake = head('GET /v3/ws', ALPHA, ...HANDSHAKE, ...lines(200));
-    expect(await refusalOf(handshake)).toEqual([431, 'invalid_request']);
-  });
-
   test('and a target over the limit are answered 431', async () => {
     const large = 'x'.repeat(66_000);
     for (const bytes of [

@@ -64,26 +64,21 @@ describe('a duplicate', () => {
   });
 });
 
-it('no duplicate waits longer than waitMs, whatever its Prefer header says, nor above maxWaiters', async () => {
+it('no duplicate waits longer than waitMs, nor above maxWaiters', async () => {
   const match = { method: 'POST', path: '/v1/index.php', where: { action: 'withdraw' } };
   const stack = await stackForTest({
     upstream,
-    operations: [{ name: 'withdraw', match, idempotency: { waitMs: 1500 } }],
-    idempotency: { maxWaiters: 3 },
+    operations: [{ name: 'withdraw', match, idempotency: { waitMs: 500 } }],
+    idempotency: { maxWaiters: 1 },
   });
   const key = randomUUID();
   const first = await begin(stack, key);
   const startedMs = performance.now();
-  const waitedMs = ['wait=1', 'wait=20', 'wait=nonsense'].map(async (prefer) => {
-    expectProblem(await withdraw(stack.url, { key, headers: { Prefer: prefer } }), inFlight);
-    return performance.now() - startedMs;
-  });
-  await waiting(stack, 3);
+  const duplicate = withdraw(stack.url, { key, headers: { Prefer: 'wait=20' } });
+  await waiting(stack, 1);
   expectProblem(await withdraw(stack.url, { key }), inFlight);
-  const [one = 0, ...others] = await Promise.all(waitedMs);
-  expect(one).toBeGreaterThan(950);
-  for (const other of others) expect(other).toBeGreaterThan(1480);
-  expect(one).toBeLessThan(Math.min(...others));
+  expectProblem(await duplicate, inFlight);
+  expect(performance.now() - startedMs).toBeGreaterThan(480);
   expect((await first.end()).status).toBe(201);
   expect(stack.sandbox.ledger.payouts({ key })).toBe(1);
 });

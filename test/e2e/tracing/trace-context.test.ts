@@ -56,6 +56,13 @@ async function openSeeing(tracing: MoreConfig['tracing'], more: MoreConfig = {})
   return { stack, receive };
 }
 
+/** The same with a collector, to which every request is sent. */
+async function openRecording(tracing: MoreConfig['tracing'] = {}, more: MoreConfig = {}) {
+  const collector = await startCollector();
+  const all = { endpoint: collector.url, ratio: 1, sendEveryMs: 20, ...tracing };
+  return { collector, ...(await openSeeing(all, more)) };
+}
+
 const fieldsOf = (parents: string[]): string[] => [
   ...parents.map((value) => `traceparent: ${value}`),
   `tracestate: ${STATE}`,
@@ -94,9 +101,7 @@ describe('with begin: true', () => {
 
 describe('with an endpoint', () => {
   test('a valid trace goes on, also one of a later version', async () => {
-    const collector = await startCollector();
-    const tracing = { endpoint: collector.url, ratio: 1, sendEveryMs: 20 };
-    const { stack, receive } = await openSeeing(tracing);
+    const { collector, stack, receive } = await openRecording();
     for (const value of [VALID, `00-${TRACE}-${PARENT}-00`, `cc-${TRACE}-${PARENT}-01-what-comes-later`]) {
       const { parents, states, traceId } = await receive(...fieldsOf([value]));
       expect(parents.join()).toMatch(new RegExp(`^00-${TRACE}-(?!${PARENT})[0-9a-f]{16}-01$`));
@@ -113,9 +118,7 @@ describe('with an endpoint', () => {
   });
 
   test('any other begins a new one, and its tracestate is dropped', async () => {
-    const collector = await startCollector();
-    const tracing = { endpoint: collector.url, ratio: 1 };
-    const { receive } = await openSeeing(tracing);
+    const { receive } = await openRecording();
     for (const [name, values] of Object.entries({ ...INVALID, none: [] })) {
       const { parents, states, traceId } = await receive(...fieldsOf(values));
       expect({ name, states }).toEqual({ name, states: [] });
@@ -125,8 +128,7 @@ describe('with an endpoint', () => {
   });
 
   test('a tracestate is bounded, and so may be in several lines', async () => {
-    const collector = await startCollector();
-    const { receive } = await openSeeing({ endpoint: collector.url });
+    const { receive } = await openRecording();
     const parent = `traceparent: ${VALID}`;
     const long = `tracestate: a=${'x'.repeat(4100)}`;
     expect((await receive(parent, 'tracestate: a=1', 'tracestate: b=2')).states).toEqual(['a=1', 'b=2']);
@@ -135,16 +137,13 @@ describe('with an endpoint', () => {
   });
 
   test('Connection cannot remove the gateway’s own trace context', async () => {
-    const collector = await startCollector();
-    const { receive } = await openSeeing({ endpoint: collector.url });
+    const { receive } = await openRecording();
     const { parents, traceId } = await receive('Connection: close, traceparent', `traceparent: ${VALID}`);
     expect([parents.length, traceId]).toEqual([1, TRACE]);
   });
 
   test('what is not recorded is passed on as not sampled, and nothing is sent to the collector', async () => {
-    const collector = await startCollector();
-    const tracing = { endpoint: collector.url, ratio: 0, sendEveryMs: 20 };
-    const { stack, receive } = await openSeeing(tracing);
+    const { collector, stack, receive } = await openRecording({ ratio: 0 });
     expect((await receive(...fieldsOf([VALID]))).parents.join()).toMatch(
       new RegExp(`^00-${TRACE}-(?!${PARENT})[0-9a-f]{16}-00$`),
     );
@@ -162,12 +161,10 @@ describe.each([
   { believeSampled: 'always', behindProxy: false, believed: true },
 ] as const)('believeSampled: $believeSampled, behind a proxy: $behindProxy', (row) => {
   test(row.believed ? 'the flag that came decides' : 'the ratio decides', async () => {
-    const collector = await startCollector();
+    const trustedProxies = row.behindProxy ? ['loopback'] : [];
+    const listen = { host: '127.0.0.1', port: 0, trustedProxies };
     for (const ratio of [0, 1]) {
-      const tracing = { endpoint: collector.url, ratio, believeSampled: row.believeSampled };
-      const trustedProxies = row.behindProxy ? ['loopback'] : [];
-      const listen = { host: '127.0.0.1', port: 0, trustedProxies };
-      const { receive } = await openSeeing(tracing, { listen });
+      const { receive } = await openRecording({ ratio, believeSampled: row.believeSampled }, { listen });
       for (const flag of ['00', '01']) {
         const { parents } = await receive(`traceparent: 00-${TRACE}-${PARENT}-${flag}`);
         expect(parents.join().slice(-2)).toBe(row.believed ? flag : `0${ratio}`);

@@ -3,11 +3,11 @@ import { text } from 'node:stream/consumers';
 import { httpBackend } from '../../../support/backend.ts';
 import { until } from '../../../support/until.ts';
 
-/** A span as OTLP's JSON has it, with its attributes as an object. */
+/** A span that has arrived, with its attributes as an object. */
 export interface CollectedSpan {
   traceId: string;
   spanId: string;
-  parentSpanId: string | undefined;
+  parentSpanId?: string;
   name: string;
   /** 1: internal, 2: server, 3: client. */
   kind: number;
@@ -40,23 +40,16 @@ interface Attribute {
   value: { stringValue?: string; intValue?: number | string; boolValue?: boolean; doubleValue?: number };
 }
 
+/** A span as OTLP's JSON has it. */
+interface SentSpan extends Pick<CollectedSpan, 'traceId' | 'spanId' | 'parentSpanId' | 'name' | 'kind'> {
+  startTimeUnixNano: string;
+  endTimeUnixNano: string;
+  attributes: Attribute[];
+  status: { code: number };
+}
+
 interface Sent {
-  resourceSpans: {
-    resource: { attributes: Attribute[] };
-    scopeSpans: {
-      spans: {
-        traceId: string;
-        spanId: string;
-        parentSpanId?: string;
-        name: string;
-        kind: number;
-        startTimeUnixNano: string;
-        endTimeUnixNano: string;
-        attributes: Attribute[];
-        status: { code: number };
-      }[];
-    }[];
-  }[];
+  resourceSpans: { resource: { attributes: Attribute[] }; scopeSpans: { spans: SentSpan[] }[] }[];
 }
 
 const objectOf = (attributes: Attribute[]) =>
@@ -72,16 +65,12 @@ function spansIn(body: string): CollectedSpan[] {
   return resourceSpans.flatMap(({ resource, scopeSpans }) =>
     scopeSpans
       .flatMap(({ spans }) => spans)
-      .map((span) => ({
-        traceId: span.traceId,
-        spanId: span.spanId,
-        parentSpanId: span.parentSpanId,
-        name: span.name,
-        kind: span.kind,
-        startNs: BigInt(span.startTimeUnixNano),
-        endNs: BigInt(span.endTimeUnixNano),
-        attributes: objectOf(span.attributes),
-        status: span.status.code,
+      .map(({ startTimeUnixNano, endTimeUnixNano, attributes, status, ...span }) => ({
+        ...span,
+        startNs: BigInt(startTimeUnixNano),
+        endNs: BigInt(endTimeUnixNano),
+        attributes: objectOf(attributes),
+        status: status.code,
         resource: objectOf(resource.attributes),
       })),
   );
