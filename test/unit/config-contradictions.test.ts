@@ -39,6 +39,9 @@ describe('a configuration is refused', () => {
         redis(`${url}, ${more}`),
         /^store\.url: .*already contains/,
       ]),
+      [redis(`${url}, tls: { ca: /ca }`), /^store\.\S+: .*rediss/],
+      [redis('url: "rediss://a", tls: { cert: /cert }'), /^store\.tls\S*: .*cert and key/],
+      [redis('cluster: ["redis://a", "rediss://b"]'), /^store\.\S+: .*rediss/],
       [
         redis(`${cluster}, durability: { replicas: 1 }`),
         /^store\.durability\.replicas: 1 is not allowed: .*cluster/,

@@ -44,16 +44,6 @@ it('two gateways in series on one store refuse a request at once, because the se
   expect(backend.hops()).toEqual([expect.stringMatching(HOP)]);
 });
 
-it('two gateways in series on two stores pay once, whatever their layers are called', async () => {
-  const backend = await payingBackend();
-  const inner = await onStore(join(newFolder(), 'data'), backend.url, 'gateway');
-  const outer = await onStore(join(newFolder(), 'data'), inner.url, 'gateway');
-  expect((await withdraw(outer.url, { key: 'k-1' })).status).toBe(201);
-  const hops = String(backend.hops()[0]).split(', ');
-  expect(hops).toEqual([expect.stringMatching(HOP), expect.stringMatching(HOP)]);
-  expect(hops[0]).not.toBe(hops[1]);
-});
-
 it('a request with a key is refused for its hops, and any other one has them passed on', async () => {
   const backend = await payingBackend();
   const gateway = await onStore(join(newFolder(), 'data'), backend.url, 'gateway');

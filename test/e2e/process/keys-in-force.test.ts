@@ -61,10 +61,7 @@ it('issue, rotate and revoke are in force on two gateways within a second, and a
 });
 
 describe('the WebSockets of a secret key are closed on both sides within a second after', () => {
-  it.each<[string, object[]]>([
-    ['the key was removed from the key file', []],
-    ['the key was revoked in the key file', [{ revokedAt: '2020-01-01T00:00:00Z' }]],
-  ])('%s', async (_, changed) => {
+  it('the key was revoked in the key file', async () => {
     const atBackend: Duplex[] = [];
     const url = await httpBackend(
       (_req, res) => res.end(),
@@ -94,7 +91,7 @@ describe('the WebSockets of a secret key are closed on both sides within a secon
     const [ending, other] = [await dial('sk_a'), await dial('sk_b')];
     const bothClosed = Promise.all([ending.ended, closed(atBackend[0] as Duplex)]);
     const startedMs = performance.now();
-    write(changed);
+    write([{ revokedAt: '2020-01-01T00:00:00Z' }]);
     await bothClosed;
     expect(performance.now() - startedMs).toBeLessThan(WITHIN_MS);
     other.write('still here');

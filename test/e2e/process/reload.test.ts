@@ -35,12 +35,11 @@ const balance: Operation = { name: 'balance', match: { method: 'GET', path: '/v2
 async function open(more: MoreConfig = {}, url = sandbox.url) {
   const config = testConfig(newFolder(), url, { operations: [balance, payout()], ...more });
   const gateway = await startHere(config);
-  const reloads = (result: string, what = 'config') =>
-    metric(gateway.adminUrl, `oncegate_${what}_reloads_total`, { result });
+  const reloads = (result: string) => metric(gateway.adminUrl, 'oncegate_config_reloads_total', { result });
   const write = (changed: ConfigInput | string) =>
     replaceFile(gateway.file, typeof changed === 'string' ? changed : stringify(changed));
   return {
-    ...{ gateway, config, reloads, write, keyFile: () => keyFileIn(config) },
+    ...{ gateway, config, reloads, write },
     /** Writes a file and waits until the gateway has read it. */
     async reload(changed: ConfigInput | string, result: string): Promise<void> {
       const before = await reloads(result);

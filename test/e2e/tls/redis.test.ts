@@ -160,14 +160,3 @@ test('a cluster over TLS is the store, and an error that follows another one end
   expect(opened.some(({ destroyed }) => !destroyed)).toBe(true);
   for (const socket of opened) failThrice(socket);
 });
-
-test('the configuration refuses TLS that no connection would use', () => {
-  for (const store of [
-    { url: 'redis://r:1', tls: { ca: '/ca' } },
-    { url: 'rediss://r:1', tls: { cert: '/cert' } },
-    { cluster: ['redis://r:1', 'rediss://r:2'] },
-  ])
-    expect(() =>
-      parsedConfig({ upstream: { url: 'http://a' }, store: { kind: 'redis', ...store } } as ConfigInput),
-    ).toThrow(/rediss|cert and key/);
-});
