@@ -33,6 +33,8 @@ export class Server {
   log: Logged[] = [];
   /** Whose writes it follows, and how many of them it has. */
   follows: Server | undefined;
+  /** What it follows has become another server's replica, or a master again: it gets nothing more until it is copied anew. */
+  isCutOff = false;
   followed = 0;
   wallAheadMs = 0;
   full: { untilMs: number; refuses: 'creates' | 'writes'; isKnown: boolean } | undefined;
@@ -73,7 +75,7 @@ export class Server {
 
   acknowledge(all: readonly Server[]): void {
     for (const waiting of [...this.#waiting]) {
-      const have = all.filter((one) => one.follows === this && one.followed >= waiting.written);
+      const have = replicasOf(this, all).filter(({ followed }) => followed >= waiting.written);
       if (have.length < waiting.replicas) continue;
       this.#waiting.splice(this.#waiting.indexOf(waiting), 1);
       waiting.resolve();
@@ -86,6 +88,7 @@ export class Server {
     // Whoever waits for replicas of a master that becomes a replica itself gets no answer.
     this.#waiting.length = 0;
     this.follows = master;
+    this.isCutOff = false;
     this.followed = master.log.length;
     this.register = master.register.clone(() => this.#executedAtMs ?? this.nowMs);
   }
@@ -111,7 +114,7 @@ export class Server {
 
   #follow(until: number): void {
     const { follows } = this;
-    if (!follows) return;
+    if (!follows || this.isCutOff) return;
     for (; this.followed < until; this.followed++) {
       const { atMs, command } = follows.log[this.followed] as Logged;
       // A replica takes over what its master has done, so times are the master's.
@@ -122,6 +125,9 @@ export class Server {
     this.onFollowed();
   }
 }
+
+const replicasOf = (master: Server, all: readonly Server[]): Server[] =>
+  all.filter(({ follows, isCutOff }) => follows === master && !isCutOff);
 
 export interface StorePlan {
   /** Servers that follow the master. */
@@ -176,7 +182,7 @@ export class StoreServers {
   }
 
   replicasOf(master: Server): Server[] {
-    return this.servers.filter(({ follows }) => follows === master);
+    return replicasOf(master, this.servers);
   }
 
   delayMs(): number {
@@ -190,6 +196,7 @@ export class StoreServers {
     if (candidates.length === 0) return;
     const next = this.#dice.pick(candidates);
     const others = this.servers.filter((server) => server !== next);
+    this.#cutOff(next);
     next.promote();
     const wasKilled = this.#dice.chance(0.5);
     old.isDown = wasKilled;
@@ -203,9 +210,15 @@ export class StoreServers {
         server.isDown = false;
         const { master } = this;
         if (server === master) return;
+        this.#cutOff(server);
         server.copy(master);
         master.acknowledge(this.servers);
       });
+  }
+
+  /** The replicas of this server, which begins another history of writes. */
+  #cutOff(server: Server): void {
+    for (const replica of this.replicasOf(server)) replica.isCutOff = true;
   }
 
   /** A gateway that starts asks who the master is. */
