@@ -70,13 +70,9 @@ export function createApp(path: RequestPath, classes?: Pick<App, 'Request' | 'Re
           refusal === undefined ? void path.checkHead(req, res, end) : end(refusal),
         );
       // The types of Express lack this method of applications.
-      else (app as unknown as Handler).handle(req, res, end);
+      else void (app as unknown as Record<'handle', Middleware>).handle(req, res, end);
     },
   };
-}
-
-interface Handler {
-  handle(req: IncomingMessage, res: ServerResponse, end: (error?: unknown) => void): void;
 }
 
 /**

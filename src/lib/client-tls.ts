@@ -2,11 +2,7 @@ import { createSecureContext, type SecureContext } from 'node:tls';
 import type { WatchedCertificate } from './certificate.ts';
 
 /** What `tls.connect` needs beside host and port. */
-export interface ClientTlsOptions {
-  secureContext: SecureContext;
-  /** The name that the server's certificate must have. Absent: the host. */
-  servername?: string;
-}
+type ClientTlsOptions = { secureContext: SecureContext; servername?: string };
 
 /**
  * How this process connects to a server over TLS: whom it trusts, and the certificate that it shows if the server asks for

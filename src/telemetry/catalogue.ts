@@ -12,26 +12,22 @@ export type LabelValues = readonly string[] | ConfiguredSet | 'of this process';
  */
 export type ConfiguredSet = 'operations' | 'operations, none' | 'merchants';
 
-/**
- * How a query combines the values of several gateways. `max` is also for what all of them know from the store, and must not be
- * counted twice.
- */
-export type Combine = 'sum' | 'max' | 'min';
-
-/**
- * When a series exists. `start`: from the start, at 0, for every combination of label values. Otherwise the condition, in words;
- * where the condition does not hold, 0 would be wrong.
- */
-export type Exists = 'start' | (string & {});
-
 export interface Definition<T extends string = string, L extends string = string> {
   readonly type: T;
   /** The unit is in the name; `_total`: a count. */
   readonly name: string;
   readonly help: string;
   readonly labels: Readonly<Record<L, LabelValues>>;
-  readonly combine: Combine;
-  readonly exists: Exists;
+  /**
+   * How a query combines the values of several gateways. `max` is also for what all of them know from the store, and must not be
+   * counted twice.
+   */
+  readonly combine: 'sum' | 'max' | 'min';
+  /**
+   * When a series exists. `start`: from the start, at 0, for every combination of label values. Otherwise the condition, in words;
+   * where the condition does not hold, 0 would be wrong.
+   */
+  readonly exists: 'start' | (string & {});
   /** A histogram whose buckets keep the trace id of their newest request. */
   readonly hasExemplars?: boolean;
   /** Upper bounds of a histogram, in the unit of the name. */
