@@ -5,7 +5,7 @@ import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest
 import { createSandbox, type Sandbox } from '../../src/sandbox/sandbox.ts';
 import { backendForFile } from '../support/backend.ts';
 import { BEARER, send, withdraw } from '../support/client.ts';
-import { FAST_START, newFolder } from '../support/command.ts';
+import { newFolder } from '../support/command.ts';
 import { testConfig } from '../support/config.ts';
 import { type SpawnedGateway, spawnGateway } from '../support/spawn.ts';
 import { stackForFile } from '../support/stack.ts';
@@ -43,7 +43,7 @@ describe.each(storeKinds)('on %s, the gateway needs for', (kind) => {
   beforeAll(async () => {
     sandbox = await createSandbox({ port: 0 });
     const config = testConfig(newFolder(), sandbox.url, await storeSections(kind));
-    gateway = await spawnGateway(config, { ...FAST_START, NODE_OPTIONS: `--import=${COUNTER}` }, newFolder());
+    gateway = await spawnGateway(config, { NODE_OPTIONS: `--import=${COUNTER}` });
     for (const request of [balance, pay, upload]) await request();
   });
   afterAll(async () => {

@@ -187,7 +187,7 @@ describe.concurrent.each(Object.keys(PROGRAMS))('%s', (name) => {
 it('every example gets the result of a payout during which the gateway is restarted', async () => {
   const folder = temporaryFolder();
   const config = testConfig(folder, stack.sandbox.url);
-  const first = await spawnGateway(config, {}, folder);
+  const first = await spawnGateway(config, {}, { folder });
   const running = await Promise.all(
     Object.keys(PROGRAMS).map(async (name) => {
       const wire = await openLossyWire(first.port, { fault: 'delay=1500' });
@@ -198,7 +198,7 @@ it('every example gets the result of a payout during which the gateway is restar
     [...keys].some((key) => stack.sandbox.requests.ofKey(key) > 0);
   await until(() => running.some(isSent));
   const gone = first.end();
-  const second = await spawnGateway(config, {}, folder);
+  const second = await spawnGateway(config, {}, { folder });
   await gone;
   for (const { wire } of running) wire.port = second.port;
   for (const { wire, ended } of running) {

@@ -4,17 +4,11 @@ import { writeFileSync } from 'node:fs';
 import { delimiter, dirname, join } from 'node:path';
 import { Readable, Writable } from 'node:stream';
 import { text } from 'node:stream/consumers';
-import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { expect } from 'vitest';
 import { runCommand } from '../../src/cli/run.ts';
 import { temporaryFolder } from './config.ts';
 import { MAIN, track } from './spawn.ts';
-
-/** The compile cache is shared by all processes. */
-export const FAST_START = {
-  NODE_COMPILE_CACHE: fileURLToPath(new URL('../../node_modules/.cache/node-compile', import.meta.url)),
-};
 
 export { temporaryFolder as newFolder } from './config.ts';
 
@@ -89,7 +83,7 @@ export async function runProcess(
 ): Promise<Ended> {
   const child = track(
     spawn(process.execPath, [MAIN, ...args], {
-      env: { ...process.env, ...FAST_START, ...env },
+      env: { ...process.env, ...env },
       ...(cwd ? { cwd } : {}),
     }),
   );
@@ -122,7 +116,7 @@ export async function inShell(
   const path = [bin, dirname(process.execPath), process.env.PATH].join(delimiter);
   const { stdout } = await promisify(execFile)('sh', ['-ec', line], {
     ...(cwd ? { cwd } : {}),
-    env: { ...process.env, ...FAST_START, ...env, PATH: path },
+    env: { ...process.env, ...env, PATH: path },
   });
   return stdout;
 }

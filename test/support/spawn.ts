@@ -4,7 +4,7 @@ import type { Socket } from 'node:net';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { afterAll } from 'vitest';
-import { type ConfigInput, configFile, temporaryFolder } from './config.ts';
+import { type ConfigInput, configFile } from './config.ts';
 import { checkLine } from './log-lines.ts';
 import { until } from './until.ts';
 
@@ -92,15 +92,14 @@ export function spawnInheriting(
 /**
  * Runs `oncegate serve` and resolves when it listens.
  *
- * @param folder for the configuration file. Concurrent tests pass their own: the default one is removed after the test
+ * @param folder for the configuration file
  * @param inherited a listening socket, as systemd passes it: see `SharedSocket`
  * @throws with its standard error if it exits before it listens
  */
 export async function spawnGateway(
   config: ConfigInput,
   env: NodeJS.ProcessEnv = {},
-  folder: string = temporaryFolder(),
-  inherited?: Socket,
+  { folder, inherited }: { folder?: string; inherited?: Socket } = {},
 ): Promise<SpawnedGateway> {
   const file = configFile(config, folder);
   const args = [MAIN, 'serve', '--config', file];

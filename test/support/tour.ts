@@ -1,7 +1,6 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { afterAll } from 'vitest';
-import { FAST_START } from './command.ts';
 import { MAIN, type Running, track, watch } from './spawn.ts';
 
 /** A program that is killed after the test file. */
@@ -38,7 +37,7 @@ export function begin(
   { program = [process.execPath, MAIN], cwd, env }: BeginOptions = {},
 ): Begun {
   const [file = '', ...before] = program;
-  const options = { env: { ...process.env, ...FAST_START, ...env }, cwd, detached: true };
+  const options = { env: { ...process.env, ...env }, cwd, detached: true };
   const child = track(spawn(file, [...before, ...args], options));
   const group = child.pid as number;
   groups.add(group);

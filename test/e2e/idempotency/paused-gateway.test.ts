@@ -10,9 +10,9 @@ import { executionOf } from '../../support/execution.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { isStopped } from '../../support/process-life.ts';
+import { spawnGateway } from '../../support/spawn.ts';
 import { gatewayForTest, sandboxForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { startGateway } from '../process/gateways.ts';
 
 /**
  * Loaded before the gateway's own command, whose code is not changed: once this file exists, the process stops itself when a
@@ -34,7 +34,7 @@ it('a gateway that is paused between its start and the first byte sends nothing 
   // Only the fence, and no time limit, prevents it from sending.
   const patient = testConfig(folder, sandbox.url, { lock, upstream: { responseTimeoutMs: 60_000 } });
   const preload = `data:text/javascript,${encodeURIComponent(stopping(armed))}`;
-  const paused = await startGateway(patient, { NODE_OPTIONS: `--import=${preload}` });
+  const paused = await spawnGateway(patient, { NODE_OPTIONS: `--import=${preload}` });
   const key = randomUUID();
   writeFileSync(armed, '');
   const first = withdraw(paused.url, { key });

@@ -2,7 +2,6 @@ import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { describe, expect, it } from 'vitest';
 import { BEARER, send, type TestAnswer, withdraw } from '../../support/client.ts';
-import { FAST_START } from '../../support/command.ts';
 import { temporaryFolder, testConfig } from '../../support/config.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { idle } from '../../support/metrics.ts';
@@ -136,7 +135,7 @@ it('standard output has one line of JSON for each request, and nothing secret th
     upstream: { responseTimeoutMs: 1000 },
     idempotency: { ...sections.idempotency, completeRetryMs: 100 },
   });
-  const gateway = await spawnGateway(config, FAST_START);
+  const gateway = await spawnGateway(config);
   const { url, adminUrl } = gateway;
   await busyTraffic({ ...gateway, sandbox });
   await oddRequests(url);

@@ -9,9 +9,10 @@ import { limitFiles } from '../../support/limit-files.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import type { SpawnedGateway } from '../../support/spawn.ts';
+import { spawnGateway } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
-import { configFor, openSandbox, startGateway } from './gateways.ts';
+import { configFor, openSandbox } from './gateways.ts';
 
 const MERCHANTS = 24;
 
@@ -39,7 +40,7 @@ function payAll({ url }: SpawnedGateway) {
 it('a disk that is filled while 24 merchants pay, and freed again: one payout a key, and no result is lost', async () => {
   const sandbox = await openSandbox();
   const config = configFor(sandbox, { idempotency: { completeRetryMs: 300 }, log: { level: 'warn' } });
-  const gateway = await startGateway({ ...config, log: { level: 'info' } });
+  const gateway = await spawnGateway({ ...config, log: { level: 'info' } });
   const { store } = parsedConfig(config);
   const wal = join(store.kind === 'sqlite' ? store.path : '', 'records.db-wal');
   const readiness = async () => await send(gateway.adminUrl, { path: '/readyz' });

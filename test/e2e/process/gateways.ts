@@ -1,12 +1,11 @@
 import { randomUUID } from 'node:crypto';
-import type { Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll } from 'vitest';
 import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, withdraw } from '../../support/client.ts';
-import { FAST_START, newFolder } from '../../support/command.ts';
+import { newFolder } from '../../support/command.ts';
 import { type ConfigInput, type MoreConfig, testConfig } from '../../support/config.ts';
-import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
+import type { SpawnedGateway } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
 
 const closing: (() => unknown)[] = [];
@@ -21,15 +20,6 @@ export async function openSandbox(): Promise<Sandbox> {
 
 export const configFor = (sandbox: Pick<Sandbox, 'url'>, more: MoreConfig = {}): ConfigInput =>
   testConfig(newFolder(), sandbox.url, more);
-
-/** A gateway process that is killed after the test file if it still runs. */
-export function startGateway(
-  config: ConfigInput,
-  env?: NodeJS.ProcessEnv,
-  inherited?: Socket,
-): Promise<SpawnedGateway> {
-  return spawnGateway(config, { ...FAST_START, ...env }, newFolder(), inherited);
-}
 
 /** Stops a process between two commits: if it is stopped within one, it holds SQLite's write lock, and no other can write. */
 export async function pause(paused: SpawnedGateway, other: { url: string }): Promise<void> {

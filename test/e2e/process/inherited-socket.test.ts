@@ -6,12 +6,12 @@ import { text } from 'node:stream/consumers';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { Authority } from '../../support/certificates.ts';
 import { isReplay, send, withdraw } from '../../support/client.ts';
-import { FAST_START, newFolder } from '../../support/command.ts';
+import { newFolder } from '../../support/command.ts';
 import { configFile } from '../../support/config.ts';
 import { openSharedSocket } from '../../support/shared-socket.ts';
-import { MAIN, type SpawnedGateway, spawnInheriting, track } from '../../support/spawn.ts';
+import { MAIN, type SpawnedGateway, spawnGateway, spawnInheriting, track } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
-import { configFor, openSandbox, startGateway } from './gateways.ts';
+import { configFor, openSandbox } from './gateways.ts';
 import { startTraffic } from './traffic.ts';
 
 const authority = new Authority();
@@ -23,7 +23,7 @@ async function open({ tls = false, delayMs = 300 } = {}) {
   onTestFinished(() => socket.close());
   const listen = { host: '127.0.0.1', port: 1, ...(tls && { tls: authority.issue() }) };
   const config = configFor(sandbox, { listen, shutdown: { delayMs, graceMs: 10_000 } });
-  const start = () => startGateway(config, {}, socket.handle);
+  const start = () => spawnGateway(config, {}, { inherited: socket.handle });
   return { sandbox, socket, config, start };
 }
 
@@ -106,7 +106,9 @@ describe('a single instance on an inherited socket', () => {
     expect(await instance.end()).toBe(0);
     const waiting = withdraw(url, { key: 'waits' });
     const admin = { host: '127.0.0.1', port: (other.address() as AddressInfo).port };
-    await expect(startGateway({ ...config, admin }, {}, socket.handle)).rejects.toThrow('is in use');
+    await expect(spawnGateway({ ...config, admin }, {}, { inherited: socket.handle })).rejects.toThrow(
+      'is in use',
+    );
     instance = await start();
     expect((await waiting).status).toBe(201);
     await traffic.stop();
@@ -131,7 +133,7 @@ it('anything but one listening TCP socket is refused in a sentence', async () =>
   const { fd } = (unix as unknown as { _handle: { fd: number } })._handle;
   for (const inherited of [fd, connection]) {
     const serve = [process.execPath, MAIN, 'serve', '--config', file] as const;
-    const child = track(spawnInheriting([inherited], serve, { ...process.env, ...FAST_START }));
+    const child = track(spawnInheriting([inherited], serve, process.env));
     const [said, [code]] = await Promise.all([
       text(child.stderr as NodeJS.ReadableStream),
       once(child, 'exit'),

@@ -13,11 +13,12 @@ import {
 import { openKeyBackend } from '../../support/key-backend.ts';
 import { metric } from '../../support/metrics.ts';
 import { isAlive } from '../../support/process-life.ts';
+import { spawnGateway } from '../../support/spawn.ts';
 import { readiness } from '../../support/stack.ts';
 import { startHere } from '../../support/started.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
-import { configFor, openSandbox, startGateway } from './gateways.ts';
+import { configFor, openSandbox } from './gateways.ts';
 import { startTraffic } from './traffic.ts';
 
 const sandbox = await openSandbox();
@@ -188,7 +189,7 @@ describe('changed secret keys', () => {
 describe('SIGHUP', () => {
   it('ends no process and no execution', async () => {
     const config = configFor(sandbox);
-    const gateway = await startGateway(config);
+    const gateway = await spawnGateway(config);
     const key = randomUUID();
     const answer = withdraw(gateway.url, { key, fault: 'delay=60000' });
     await until(() => sandbox.requests.ofKey(key) === 1);

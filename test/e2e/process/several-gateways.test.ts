@@ -11,10 +11,11 @@ import { executionShown } from '../../support/execution.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import type { SpawnedGateway } from '../../support/spawn.ts';
+import { spawnGateway } from '../../support/spawn.ts';
 import { query } from '../../support/sqlite-files.ts';
 import { storeKinds, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
-import { configFor, openSandbox, pause, startGateway } from './gateways.ts';
+import { configFor, openSandbox, pause } from './gateways.ts';
 
 /** Long enough for a request within the lease, on a loaded machine. */
 const LEASE_MS = 2500;
@@ -41,7 +42,7 @@ describe.concurrent.each(storeKinds)('three gateway processes on one %s', (kind)
     });
     const { store } = parsedConfig(config);
     if (store.kind === 'sqlite') storePath = store.path;
-    [a, b, c] = await Promise.all([startGateway(config), startGateway(config), startGateway(config)]);
+    [a, b, c] = await Promise.all([spawnGateway(config), spawnGateway(config), spawnGateway(config)]);
   });
   const urlOf = (at: number) => ([a, b, c][at % 3] as SpawnedGateway).url;
 

@@ -10,12 +10,13 @@ import { configFile } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { startRedis } from '../../support/redis-server.ts';
+import { spawnGateway } from '../../support/spawn.ts';
 import { gatewayForTest, openGateway } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { startProxy } from '../../support/tcp-proxy.ts';
 import { begin } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
-import { configFor, openSandbox, startGateway, visit } from './gateways.ts';
+import { configFor, openSandbox, visit } from './gateways.ts';
 import { startTraffic } from './traffic.ts';
 
 const sandbox = await openSandbox();
@@ -35,7 +36,7 @@ describe('a process', () => {
   it('fails no request at SIGTERM under load, completes what runs, says that it drains, and ends with 0', async () => {
     const own = await openSandbox();
     const shutdown = { delayMs: DELAY_MS, graceMs: 5000 };
-    const gateway = await startGateway(configFor(own, { shutdown }));
+    const gateway = await spawnGateway(configFor(own, { shutdown }));
     const traffic = startTraffic(gateway.url, MERCHANTS);
     await until(() => traffic.sent.length > 10 * MERCHANTS);
 
@@ -78,7 +79,7 @@ describe('a process', () => {
   it('answers or refuses every connection that is made at the moment the listener closes', async () => {
     const shutdown = { delayMs: 100, graceMs: 20_000 };
     const upstream = { responseTimeoutMs: 25_000 };
-    const gateway = await startGateway(configFor(sandbox, { shutdown, upstream }));
+    const gateway = await spawnGateway(configFor(sandbox, { shutdown, upstream }));
     const { key, answer } = await executing(gateway.url);
     const ended = gateway.end('SIGINT');
     const visits: ReturnType<typeof visit>[] = [];
@@ -103,7 +104,7 @@ describe('a process', () => {
   });
 
   it('exits at once at a second signal', async () => {
-    const gateway = await startGateway(configFor(sandbox, { shutdown: { delayMs: 0, graceMs: 20_000 } }));
+    const gateway = await spawnGateway(configFor(sandbox, { shutdown: { delayMs: 0, graceMs: 20_000 } }));
     const { key, answer } = await executing(gateway.url);
     const ended = gateway.end('SIGINT');
     await until(async () => (await send(gateway.adminUrl, { path: '/readyz' })).status === 503);

@@ -8,7 +8,7 @@ import { stringify } from 'yaml';
 import { loadBundle } from '../../../src/lib/load-bundle.ts';
 import { openBlackHole } from '../../support/backend.ts';
 import { isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
-import { expectPlain, FAST_START, newFolder, runProcess } from '../../support/command.ts';
+import { expectPlain, newFolder, runProcess } from '../../support/command.ts';
 import { configFile, type MoreConfig, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { startRedis } from '../../support/redis-server.ts';
@@ -19,8 +19,6 @@ import { onRedis } from '../../support/stores.ts';
 import { begin, startTour } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
 import { configFor, openSandbox } from './gateways.ts';
-
-const env = { ...process.env, ...FAST_START };
 
 /** Sends the request of a printed curl command. The tests of the README run curl itself. */
 function sendCurl(command = ''): Promise<TestAnswer> {
@@ -93,7 +91,7 @@ it('a gateway that cannot write its log continues to serve', async () => {
   // Every write to this file fails with ENOSPC.
   const full = openSync('/dev/full', 'w');
   const gateway = track(
-    spawn(process.execPath, [MAIN, 'serve', '--config', file], { env, stdio: ['ignore', full, 'pipe'] }),
+    spawn(process.execPath, [MAIN, 'serve', '--config', file], { stdio: ['ignore', full, 'pipe'] }),
   );
   closeSync(full);
   const { output } = watch(gateway);

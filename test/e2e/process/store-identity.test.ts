@@ -17,7 +17,7 @@ import { measured } from '../../../src/ledger/measured.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { MARK_LASTS_MS } from '../../../src/store/contract.ts';
 import { withdraw } from '../../support/client.ts';
-import { FAST_START, newFolder, run } from '../../support/command.ts';
+import { newFolder, run } from '../../support/command.ts';
 import { type ConfigInput, configFile, type MoreConfig, testConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
 import { emptied, type RedisServer, startRedis } from '../../support/redis-server.ts';
@@ -79,7 +79,7 @@ it('restarts, a kill, several gateways and checks are no change of the store', a
   expect(await site.check()).toEqual([]);
   // A check writes nothing.
   expect(existsSync(site.mark)).toBe(false);
-  const killed = await spawnGateway(site.config, FAST_START, site.folder);
+  const killed = await spawnGateway(site.config, {}, { folder: site.folder });
   await until(() => existsSync(site.mark));
   const beside = await site.start();
   expect(await site.check()).toEqual([]);

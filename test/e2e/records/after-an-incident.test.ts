@@ -9,7 +9,7 @@ import { systemClock } from '../../../src/lib/clock.ts';
 import type { AuditRecord, Execution } from '../../../src/store/contract.ts';
 import { Names } from '../../../src/store/redis/commands.ts';
 import { withdraw } from '../../support/client.ts';
-import { type Ended, FAST_START, inShell, newFolder, run } from '../../support/command.ts';
+import { type Ended, inShell, newFolder, run } from '../../support/command.ts';
 import { configFile, type MoreConfig, parsedConfig, testConfig } from '../../support/config.ts';
 import { commandsUnder } from '../../support/documents.ts';
 import { startRedis } from '../../support/redis-server.ts';
@@ -78,7 +78,7 @@ it('the commands of the runbook resolve every key as the books have it', async (
   const sandbox = await sandboxForTest();
   const input = testConfig(newFolder(), sandbox.url, { lock: { leaseMs: 2000 } });
   const folder = newFolder();
-  const dying = await spawnGateway(input, FAST_START, folder);
+  const dying = await spawnGateway(input, {}, { folder });
   const keysOf = (count: number) => Array.from({ length: count }, () => randomUUID());
   const [executed, unpaid, killed] = [keysOf(6), keysOf(3), keysOf(4)];
   await Promise.all([
@@ -91,7 +91,7 @@ it('the commands of the runbook resolve every key as the books have it', async (
   await Promise.all(cut);
   for (const key of killed) sandbox.endDelays(key);
   await until(() => killed.every((key) => sandbox.ledger.payouts({ key }) === 1));
-  const gateway = await spawnGateway(input, FAST_START, folder);
+  const gateway = await spawnGateway(input, {}, { folder });
   onTestFinished(() => void gateway.end('SIGKILL'));
 
   const all = [...executed, ...unpaid, ...killed];

@@ -1,8 +1,9 @@
 import { once } from 'node:events';
 import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
-import { configFor, startGateway } from '../../e2e/process/gateways.ts';
+import { configFor } from '../../e2e/process/gateways.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import type { SpawnedGateway } from '../../support/spawn.ts';
+import { spawnGateway } from '../../support/spawn.ts';
 
 export interface InspectedGateway extends SpawnedGateway {
   /** Bytes of live objects after a full garbage collection. */
@@ -21,7 +22,7 @@ const MEASURE = `process.on('SIGUSR2', () => {
 export async function startInspected(sandbox: Sandbox, more: MoreConfig = {}): Promise<InspectedGateway> {
   const preload = `data:text/javascript,${encodeURIComponent(MEASURE)}`;
   const NODE_OPTIONS = `--expose-gc --import=${preload}`;
-  const gateway = await startGateway(configFor(sandbox, more), { NODE_OPTIONS });
+  const gateway = await spawnGateway(configFor(sandbox, more), { NODE_OPTIONS });
   const liveBytes = async () => {
     process.kill(gateway.pid, 'SIGUSR2');
     const [said] = await once(gateway.child.stderr as NodeJS.ReadableStream, 'data');

@@ -3,10 +3,11 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, onTestFinished, test } from 'vitest';
-import { configFor, openSandbox, startGateway } from '../../e2e/process/gateways.ts';
+import { configFor, openSandbox } from '../../e2e/process/gateways.ts';
 import { send } from '../../support/client.ts';
 import { isLong, printFigures, seconds } from '../../support/duration.ts';
 import { metric } from '../../support/metrics.ts';
+import { spawnGateway } from '../../support/spawn.ts';
 import { storeKinds, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, head, request } from '../../support/wire.ts';
@@ -22,7 +23,7 @@ const ROUNDS = 3;
 
 test('requests over limits.inFlight are refused at once, and do not slow down the accepted ones', async () => {
   const sandbox = await openSandbox();
-  const gateway = await startGateway(configFor(sandbox, { limits: { inFlight: ROOM } }));
+  const gateway = await spawnGateway(configFor(sandbox, { limits: { inFlight: ROOM } }));
   const slow = {
     path: '/v2/get_balance',
     headers: { Authorization: 'Bearer sk_sandbox_alpha', 'X-Sandbox-Fault': `delay=${BACKEND_MS}` },
@@ -86,7 +87,7 @@ const right = Buffer.from(head('GET /v2/get_balance', ALPHA));
 
 test('a flood of wrong keys delays valid requests no more than a flood of right keys', async () => {
   const sandbox = await openSandbox();
-  const gateway = await startGateway(configFor(sandbox));
+  const gateway = await spawnGateway(configFor(sandbox));
   let accepted = 0;
   /** Latencies of one merchant, while all other clients send these requests. */
   const amid = async (next: () => Buffer, status: number) => {
