@@ -4,7 +4,7 @@ import type { Backend } from './backend.ts';
 import { CRASH_POINTS } from './crash-point.ts';
 import { LEASE_MS } from './gateway-config.ts';
 import type { GatewayProcess } from './gateways.ts';
-import type { StopsCompleting } from './history.ts';
+import type { History, StopsCompleting } from './history.ts';
 import { isCompleted, type Merchants } from './merchants.ts';
 import { resolveInDoubt } from './operators.ts';
 import { canFailIo } from './preloads.ts';
@@ -25,7 +25,10 @@ export interface Fault {
   alone?: true;
 }
 
-export interface Breakable {
+/** What a run consists of. */
+export interface World {
+  folder: string;
+  history: History;
   backend: Backend;
   topology: Topology;
   gateways: readonly GatewayProcess[];
@@ -39,7 +42,7 @@ const READS = ['posix/io/rw/pread'];
 const IN_DOUBT_WITHIN_MS = 8000;
 
 /** Every fault of this run. A run goes through all of them repeatedly, in an order that the seed decides. */
-export function allFaults(world: Breakable): Fault[] {
+export function allFaults(world: World): Fault[] {
   const { store } = world.topology.config;
   const isSqlite = store?.kind === 'sqlite';
   // A process may be stopped within a SQLite transaction, which blocks all other writers.
@@ -58,9 +61,9 @@ export function allFaults(world: Breakable): Fault[] {
 }
 
 const revive = (gateway: GatewayProcess) => gateway.revive();
-const resume = (gateway: GatewayProcess) => gateway.resume();
+const resume = (gateway: GatewayProcess) => gateway.signal('SIGCONT');
 
-function deaths({ gateways }: Breakable): Fault[] {
+function deaths({ gateways }: World): Fault[] {
   const of = 'gateway';
   return [
     { of, name: 'gateway killed', inject: (gateway) => gateway.kill(), heal: revive },
@@ -83,11 +86,11 @@ function deaths({ gateways }: Breakable): Fault[] {
   ];
 }
 
-function pauses({ gateways, merchants }: Breakable, stopsCompleting: StopsCompleting): Fault[] {
+function pauses({ gateways, merchants }: World, stopsCompleting: StopsCompleting): Fault[] {
   return [
     {
       ...{ of: 'gateway', name: 'gateway paused beyond its leases', holdMs: LEASE_MS * 1.7, stopsCompleting },
-      inject: (gateway) => gateway.pause(),
+      inject: (gateway) => gateway.signal('SIGSTOP'),
       heal: resume,
     },
     {
@@ -124,7 +127,7 @@ function failingFiles(): Fault[] {
 }
 
 /** Faults of the first gateway, whose wall clock can be moved while it runs and while it is down. */
-function clockFaults({ gateways: [first] }: Breakable, hours: number): Fault[] {
+function clockFaults({ gateways: [first] }: World, hours: number): Fault[] {
   if (!first) throw new Error('there are no gateways');
   const way = hours > 0 ? 'one hour forward' : 'one hour back';
   const restartAt = async (at: number) => {

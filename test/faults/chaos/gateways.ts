@@ -96,12 +96,8 @@ export class GatewayProcess {
     if (this.#process) await end(this.#process, 'SIGTERM');
   }
 
-  pause(): void {
-    this.#process?.kill('SIGSTOP');
-  }
-
-  resume(): void {
-    this.#process?.kill('SIGCONT');
+  signal(signal: 'SIGSTOP' | 'SIGCONT'): void {
+    this.#process?.kill(signal);
   }
 
   /**
@@ -158,7 +154,7 @@ export class GatewayProcess {
   async stop(): Promise<void> {
     this.#ended = true;
     await this.#reviving?.catch(() => {});
-    this.resume();
+    this.signal('SIGCONT');
     await this.kill();
   }
 

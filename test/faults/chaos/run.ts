@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Backend } from './backend.ts';
 import { check, type Resolved, scopeOfEntry } from './checker.ts';
-import { allFaults, draw, type Fault } from './faults.ts';
+import { allFaults, draw, type Fault, type World } from './faults.ts';
 import { configOf, GATEWAYS, LEASE_MS } from './gateway-config.ts';
 import { GatewayProcess } from './gateways.ts';
 import { History } from './history.ts';
@@ -14,7 +14,7 @@ import { Random } from './random.ts';
 import { type Sample, takeSamples } from './samples.ts';
 import { recordStalls } from './stalls.ts';
 import { type Summary, summaryOf } from './summary.ts';
-import { type StoreName, startTopology, type Topology, type Unsafe } from './topology.ts';
+import { type StoreName, startTopology, type Unsafe } from './topology.ts';
 
 export interface RunOptions {
   seed: number;
@@ -60,7 +60,10 @@ export async function run(options: RunOptions): Promise<Summary> {
       gateways.push(new GatewayProcess(i, folder, history, configOf(topology, backend, i), i === 0));
     }
     await Promise.all(gateways.map((gateway) => gateway.start()));
-    return await new Run(options, { folder, history, backend, topology, gateways }).run();
+    // A random stream of its own, so that the number of calls does not change which faults are drawn.
+    const random = new Random(options.seed + 1);
+    const merchants = new Merchants(history, random, gateways, options.ratePerS);
+    return await new Run(options, { folder, history, backend, topology, gateways, merchants }).run();
   } finally {
     await witness.terminate();
     await Promise.all(gateways.map((gateway) => gateway.stop()));
@@ -68,14 +71,6 @@ export async function run(options: RunOptions): Promise<Summary> {
     await topology.stop();
     await history.close();
   }
-}
-
-interface World {
-  folder: string;
-  history: History;
-  backend: Backend;
-  topology: Topology;
-  gateways: readonly GatewayProcess[];
 }
 
 class Run {
@@ -92,10 +87,8 @@ class Run {
     this.#options = options;
     this.#world = world;
     this.#random = new Random(options.seed);
-    // A random stream of its own, so that the number of calls does not change which faults are drawn.
-    const random = new Random(options.seed + 1);
-    this.#merchants = new Merchants(world.history, random, world.gateways, options.ratePerS);
-    const all = allFaults({ ...world, merchants: this.#merchants });
+    this.#merchants = world.merchants;
+    const all = allFaults(world);
     this.#faults = all.filter(({ name }) => name.includes(options.only));
     if (this.#faults.length === 0 && options.only !== NO_FAULTS)
       throw new Error(`no fault has ${JSON.stringify(options.only)} in its name`);

@@ -1,6 +1,6 @@
 import { callsOf, type Evidence, quantile, RULES, scopeOfEntry, type Violation } from './checker.ts';
 import { isCompleted, isInDoubt } from './merchants.ts';
-import { type Growth, growthOf } from './samples.ts';
+import { growthOf } from './samples.ts';
 
 export interface RunFacts {
   seed: number;
@@ -17,59 +17,42 @@ export interface RunFacts {
 }
 
 /** The summary of a run, which is also written as JSON. */
-export interface Summary extends RunFacts {
-  clean: boolean;
-  calls: number;
-  /** In the ledger. */
-  payouts: number;
-  replays: number;
-  /** After the run. */
-  completed: number;
-  inDoubt: number;
-  /** How many of those no gateway had sent a byte of: the cost of a single write before the first byte. */
-  neverSent: number;
-  /** How many of those in doubt operators resolved. */
-  resolved: number;
-  /** Gateways that were killed, or shut down. */
-  gatewayDeaths: number;
-  /** For how long the whole machine ran nothing. */
-  stalledMs: number;
-  /** After a heal. */
-  recoveryMs: { p50: number; p99: number; max: number };
-  /** Of a run without faults. */
-  growth: Growth[];
-  violations: { total: number; byRule: Record<string, number>; first: Violation[] };
-}
+export type Summary = ReturnType<typeof summaryOf>;
 
 const SHOWN = 20;
 
-export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonly Violation[]): Summary {
+export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonly Violation[]) {
   const { events, payouts, recoveriesMs } = evidence;
   const calls = callsOf(events);
   const last = new Map(calls.filter(({ as }) => as === 'last').map(({ scope, ended }) => [scope, ended]));
   const inDoubt = [...last].filter(([, ended]) => isInDoubt(ended));
   const sent = sentScopes(evidence);
-  const byRule = Object.groupBy(violations, ({ rule }) => rule);
+  const byRule: Record<string, number> = {};
+  for (const { rule } of violations) byRule[rule] = (byRule[rule] ?? 0) + 1;
   const ms = (part: number) => Math.round(quantile(recoveriesMs, part));
   return {
     ...run,
     clean: violations.length === 0,
     calls: calls.length,
+    /** In the ledger. */
     payouts: payouts.length,
     replays: calls.filter(({ ended }) => ended.kind === 'result' && ended.replayed).length,
+    /** After the run. */
     completed: [...last.values()].filter(isCompleted).length,
     inDoubt: inDoubt.length,
+    /** How many of those no gateway had sent a byte of: the cost of a single write before the first byte. */
     neverSent: inDoubt.filter(([scope]) => !sent.has(scope)).length,
+    /** How many of those in doubt operators resolved. */
     resolved: evidence.resolved.length,
+    /** Gateways that were killed, or shut down. */
     gatewayDeaths: events.filter(({ event }) => event === 'gateway_died').length,
+    /** For how long the whole machine ran nothing. */
     stalledMs: Math.round(events.reduce((sum, e) => sum + (e.event === 'stalled' ? e.forMs : 0), 0)),
+    /** After a heal. */
     recoveryMs: { p50: ms(0.5), p99: ms(0.99), max: ms(1) },
+    /** Of a run without faults. */
     growth: growthOf(evidence.samples),
-    violations: {
-      total: violations.length,
-      byRule: Object.fromEntries(Object.entries(byRule).map(([rule, found]) => [rule, found.length])),
-      first: violations.slice(0, SHOWN),
-    },
+    violations: { total: violations.length, byRule, first: violations.slice(0, SHOWN) },
   };
 }
 
