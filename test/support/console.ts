@@ -1,12 +1,12 @@
 import type http from 'node:http';
-import { afterAll, beforeAll } from 'vitest';
+import { onTestFinished } from 'vitest';
 import type { LoginAnswer } from '../../src/console/contract.ts';
 import { openAdminPort } from '../../src/gateway/admin-port.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import { send, type TestAnswer } from './client.ts';
 import { parsedConfig } from './config.ts';
 import { keptLog } from './log-lines.ts';
-import { openStack, type Stack } from './stack.ts';
+import type { Stack } from './stack.ts';
 
 export const ADMIN_TOKEN = 'a token of the administrators';
 export const SUPPORT_TOKEN = 'a token of the support';
@@ -101,35 +101,18 @@ export function codeOf(answer: TestAnswer): string {
   return `${status} ${answer.json<{ code: string }>().code}`;
 }
 
-/** Another admin port of the stack's gateway, with another clock. Close it. */
-export async function adminPortOf({ gateway, config }: Stack, clock: Clock, admin: object = consoleOptions) {
+/** Another admin port of the stack's gateway, with a clock of its own. Closed after the test. */
+export async function adminPortOf(
+  { gateway, config }: Stack,
+  clock: Clock = systemClock,
+  admin: object = consoleOptions,
+) {
   const { log, logger } = keptLog();
   const { port, close } = await openAdminPort(
     parsedConfig({ ...config, admin: { ...consoleOptions, ...admin } }),
     gateway,
     { clock, logger },
   );
-  return { url: `http://127.0.0.1:${port}`, port, log, close };
-}
-
-/**
- * Opens a stack for the test file.
- *
- * @returns a function that opens an admin port of its gateway. All are closed after the file
- */
-export function adminPortsOfOneStack() {
-  let stack: Stack;
-  const closing: (() => unknown)[] = [];
-  beforeAll(async () => {
-    stack = await openStack();
-  });
-  afterAll(async () => {
-    await Promise.all(closing.map((close) => close()));
-    await stack.close();
-  });
-  return async (clock: Clock = systemClock, admin?: object) => {
-    const port = await adminPortOf(stack, clock, admin);
-    closing.push(port.close);
-    return port;
-  };
+  onTestFinished(close);
+  return { url: `http://127.0.0.1:${port}`, port, log };
 }

@@ -106,6 +106,13 @@ export async function sandboxForTest(options: SandboxOptions = {}): Promise<Sand
   return sandbox;
 }
 
+/** A sandbox that is closed after the test file. */
+export async function sandboxForFile(options: SandboxOptions = {}): Promise<Sandbox> {
+  const sandbox = await createSandbox({ port: 0, ...options });
+  afterAll(() => sandbox.close());
+  return sandbox;
+}
+
 /** A payout whose merchant leaves as soon as the backend has it, which then waits until the test ends the delay of its key. */
 export async function payAndLeave(
   { url, sandbox }: Pick<Stack, 'url' | 'sandbox'>,

@@ -1,8 +1,7 @@
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
-import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { httpBackend } from '../../support/backend.ts';
 import { send } from '../../support/client.ts';
 import { type Ended, expectPlain, newFolder, run } from '../../support/command.ts';
@@ -10,10 +9,10 @@ import { configFile, type MoreConfig, testConfig } from '../../support/config.ts
 import { freePort } from '../../support/free-port.ts';
 import { openKeyBackend } from '../../support/key-backend.ts';
 import { startRedis } from '../../support/redis-server.ts';
+import { sandboxForFile } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 
-const sandbox = await createSandbox({ port: 0 });
-afterAll(() => sandbox.close());
+const sandbox = await sandboxForFile();
 const inUse = { host: '127.0.0.1', port: Number(new URL(sandbox.url).port) };
 
 interface Checked {

@@ -2,12 +2,13 @@ import { randomUUID } from 'node:crypto';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Page } from 'playwright-core';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { bundlePages } from '../../../scripts/pages.ts';
-import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { temporaryFolder, testConfig } from '../../support/config.ts';
-import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
+import { ADMIN_TOKEN, consoleOptions, SUPPORT_TOKEN } from '../../support/console.ts';
+import { spawnGateway } from '../../support/spawn.ts';
+import { sandboxForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import {
   accessibilityMistakes,
@@ -24,38 +25,19 @@ const STORED_SECRET = `sessionStorage.getItem('oncegate_console')`;
 /** Requests to resolve a key. */
 const RESOLVE = '**/console/api/records/*/resolve';
 
-const TOKEN = 'the admin token of this test';
-const READER = 'a token that may only read';
-const SUPPORT = 'a token that sees bodies';
-
 /** `SCREENSHOTS=docs/console npx vitest run test/e2e/console/browser.test.ts` makes the documents' pictures again. */
 const PICTURES = process.env.SCREENSHOTS;
 
+await bundlePages();
+const sandbox = await sandboxForFile();
+const config = testConfig(temporaryFolder(), sandbox.url, {
+  admin: consoleOptions,
+  idempotency: { countDoubtsEveryMs: 1000 },
+});
+const [gateway, browser] = await Promise.all([spawnGateway(config), openBrowser()]);
+const admin = await openPage(browser, gateway.adminUrl, { colorScheme: 'light' });
+
 describe('the console in Chromium', () => {
-  let sandbox: Sandbox;
-  let gateway: SpawnedGateway;
-  let browser: Awaited<ReturnType<typeof openBrowser>>;
-  let admin: WatchedPage;
-
-  beforeAll(async () => {
-    await bundlePages();
-    sandbox = await createSandbox({ port: 0 });
-    const tokens = [
-      { name: 'reader', token: READER },
-      { name: 'support', token: SUPPORT, may: ['bodies' as const] },
-    ];
-    const config = testConfig(temporaryFolder(), sandbox.url, {
-      admin: { port: 0, token: TOKEN, tokens },
-      idempotency: { countDoubtsEveryMs: 1000 },
-    });
-    [gateway, browser] = await Promise.all([spawnGateway(config), openBrowser()]);
-    admin = await openPage(browser, gateway.adminUrl, { colorScheme: 'light' });
-  });
-  afterAll(async () => {
-    await gateway?.end();
-    await sandbox?.close();
-  });
-
   async function logIn({ page }: WatchedPage, token: string): Promise<void> {
     await page.goto(`${gateway.adminUrl}/console/`);
     await page.fill('#token', token);
@@ -105,7 +87,7 @@ describe('the console in Chromium', () => {
 
   it('logs in by keyboard, and goes where the address says', async () => {
     const { page } = admin;
-    await page.fill('#token', TOKEN);
+    await page.fill('#token', ADMIN_TOKEN);
     await page.keyboard.press('Enter');
     await page.getByRole('heading', { name: 'In doubt', level: 1 }).waitFor();
     expect(await hasFocus(page, 'h1')).toBe(true);
@@ -251,7 +233,7 @@ describe('the console in Chromium', () => {
     const { page } = admin;
     const key = await leaveInDoubt({ executes: true });
     await openDialog(admin, key);
-    const authorization = { Authorization: `Bearer ${TOKEN}`, 'Content-Type': 'application/json' };
+    const authorization = { Authorization: `Bearer ${ADMIN_TOKEN}`, 'Content-Type': 'application/json' };
     const list = await send(gateway.adminUrl, { path: '/records?in_doubt=true', headers: authorization });
     const { records } = list.json<{ records: { scope: string; key: string; execution: string }[] }>();
     const { scope, execution } = records.find((record) => record.key === key) ?? {};
@@ -330,7 +312,7 @@ describe('the console in Chromium', () => {
     const open = await leaveInDoubt({ executes: true });
     const support = await openPage(browser, gateway.adminUrl);
     const { page } = support;
-    await logIn(support, SUPPORT);
+    await logIn(support, SUPPORT_TOKEN);
     await page.goto(`${gateway.adminUrl}/console/${place}`);
     await page.getByRole('button', { name: 'Show the stored body' }).click();
     await page.locator('pre').filter({ hasText: hostile }).waitFor();
@@ -415,7 +397,7 @@ describe('the console in Chromium', () => {
     await context.clearCookies();
     await askNow();
     await page.getByText('Your session has ended.').waitFor();
-    await page.fill('#token', TOKEN);
+    await page.fill('#token', ADMIN_TOKEN);
     await page.keyboard.press('Enter');
     await page.getByRole('heading', { name: 'Look up', level: 1 }).waitFor();
   });
@@ -450,7 +432,7 @@ describe('the console in Chromium', () => {
       await leaveInDoubt({ executes: true });
       const shown = await openPage(browser, gateway.adminUrl, { viewport: { width: 1200, height: 860 } });
       const { page } = shown;
-      await logIn(shown, TOKEN);
+      await logIn(shown, ADMIN_TOKEN);
       await someTraffic(gateway.url, 60_000);
       const picture = (name: string) => page.screenshot({ path: join(PICTURES, `${name}.png`) });
       for (const colorScheme of ['dark', 'light'] as const) {

@@ -37,5 +37,4 @@ it('the overview needs attention until the last key in doubt is resolved, and wh
   clock.pass(60_000);
   const overview = await (await loggedIn(later.url)).api<Overview>('overview');
   expect([overview.state, overview.doubts.keys]).toEqual(['warning', 0]);
-  await later.close();
 });

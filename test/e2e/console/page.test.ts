@@ -2,7 +2,7 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { join } from 'node:path';
 import express from 'express';
-import { afterAll, describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import { pageRoutes } from '../../../src/admin/console/page.ts';
 import { securityHeaders } from '../../../src/admin/headers.ts';
 import { listen } from '../../../src/gateway/http-server.ts';
@@ -10,15 +10,10 @@ import { send } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';
 import { codeOf } from '../../support/console.ts';
 
-const servers: ReturnType<typeof createServer>[] = [];
-afterAll(() => {
-  for (const server of servers) server.close();
-});
-
 /** The routes of the page, for the bundle in a folder. */
 async function serve(folder: string): Promise<string> {
   const server = createServer(express().use(securityHeaders).use('/console', pageRoutes(folder)));
-  servers.push(server);
+  onTestFinished(() => void server.close());
   return `http://127.0.0.1:${await listen(server, '127.0.0.1', 0)}`;
 }
 

@@ -1,6 +1,5 @@
 import { randomUUID } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
-import { systemClock } from '../../../src/lib/clock.ts';
 import { type TestAnswer, withdraw } from '../../support/client.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
 import {
@@ -145,13 +144,12 @@ describe('a request on the admin port', () => {
   });
 
   it('does not take the open files from merchants', async () => {
-    const { url, close } = await adminPortOf(stack, systemClock);
+    const { url } = await adminPortOf(stack);
     const sockets = await Promise.all(
       Array.from({ length: 1010 }, () => rawConnection(Number(new URL(url).port))),
     );
     await expect.poll(() => sockets.filter(({ closed }) => closed).length).toBe(10);
     for (const socket of sockets) socket.destroy();
-    await close();
   });
 
   it('leads to a page of links when the console is off', async () => {
@@ -159,7 +157,7 @@ describe('a request on the admin port', () => {
       [{ console: false }, 'admin.console: false'],
       [{ token: undefined, tokens: [] }, 'admin.token or admin.tokens'],
     ] as const) {
-      const { url, close } = await adminPortOf(stack, systemClock, admin);
+      const { url } = await adminPortOf(stack, undefined, admin);
       const browser = new TestBrowser(url);
       const { status, headers, body } = await browser.request('/');
       expect([status, headers['content-type']]).toEqual([200, 'text/html; charset=utf-8']);
@@ -173,7 +171,6 @@ describe('a request on the admin port', () => {
         ]);
       }
       expect(codeOf(await browser.login())).toBe('404 console_off');
-      await close();
     }
   });
 });

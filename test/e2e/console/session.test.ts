@@ -6,7 +6,7 @@ import type { Clock } from '../../../src/lib/clock.ts';
 import { send } from '../../support/client.ts';
 import {
   ADMIN_TOKEN,
-  adminPortsOfOneStack,
+  adminPortOf,
   codeOf,
   loggedIn,
   READER_TOKEN,
@@ -14,11 +14,12 @@ import {
   TestBrowser,
 } from '../../support/console.ts';
 import { movableClock } from '../../support/movable-clock.ts';
+import { stackForFile } from '../../support/stack.ts';
 
-const adminPort = adminPortsOfOneStack();
+const stack = await stackForFile();
 
 /** An admin port of its own for each test, because tries are counted for the whole port. */
-const open = ({ clock, admin }: { clock?: Clock; admin?: object } = {}) => adminPort(clock, admin);
+const open = ({ clock, admin }: { clock?: Clock; admin?: object } = {}) => adminPortOf(stack, clock, admin);
 
 describe('a login', () => {
   it('with a token of the configuration begins a session with its name and permissions', async () => {

@@ -2,16 +2,16 @@ import { execFileSync, spawnSync } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
 import { copyFileSync, globSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import { withdraw } from '../../support/client.ts';
 import { inShell, newFolder, run } from '../../support/command.ts';
-import { writeKeys } from '../../support/config.ts';
+import { configFile, writeKeys } from '../../support/config.ts';
 import { type Command, commandsUnder, commandsWithin, steady } from '../../support/documents.ts';
 import { promtool } from '../../support/prometheus.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { ROOT, read } from '../../support/repository.ts';
-import { openStack, type Stack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 
 const RUNBOOK = 'docs/operations.md';
@@ -68,26 +68,20 @@ const PRINTS: Record<string, RegExp> = {
   'redis-cli info replication': /^role:master/m,
 };
 
-describe('the commands of the documents', () => {
-  const folder = newFolder();
-  const file = join(folder, 'gateway.yaml');
-  let stack: Stack;
-  let programs: Record<string, string>;
-  beforeAll(async () => {
-    const auth = {
-      pepper: 'a-pepper-of-some-length',
-      keys: { source: 'file' as const, path: writeKeys(newFolder()) },
-    };
-    stack = await openStack({ admin: { token: TOKEN }, auth });
-    const { port } = await startRedis();
-    const redisCli = execFileSync('sh', ['-c', 'command -v redis-cli'], { encoding: 'utf8' }).trimEnd();
-    programs = { 'redis-cli': `exec ${redisCli} -p ${port} "$@"` };
-    writeFileSync(file, stringify(stack.config));
-    await withdraw(stack.url, { key: randomUUID() });
-    await withdraw(stack.url, { key: 'order-2001', fault: 'execute-then-reset' });
-  });
-  afterAll(() => stack.close());
+const auth = {
+  pepper: 'a-pepper-of-some-length',
+  keys: { source: 'file' as const, path: writeKeys(newFolder()) },
+};
+const stack = await stackForFile({ admin: { token: TOKEN }, auth });
+const folder = newFolder();
+const file = configFile(stack.config, folder);
+const { port } = await startRedis();
+const redisCli = execFileSync('sh', ['-c', 'command -v redis-cli'], { encoding: 'utf8' }).trimEnd();
+const programs = { 'redis-cli': `exec ${redisCli} -p ${port} "$@"` };
+await withdraw(stack.url, { key: randomUUID() });
+await withdraw(stack.url, { key: 'order-2001', fault: 'execute-then-reset' });
 
+describe('the commands of the documents', () => {
   /** Runs a command, whose names for files and addresses are those of this test. */
   const runHere = async (
     command?: Pick<Command, 'text'>,

@@ -3,7 +3,6 @@ import { once } from 'node:events';
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { temporaryFolder } from '../../support/config.ts';
 import { blocksOf } from '../../support/documents.ts';
 import { freePort } from '../../support/free-port.ts';
@@ -11,6 +10,7 @@ import { type Prometheus, runPrometheus } from '../../support/prometheus.ts';
 import { ROOT, read } from '../../support/repository.ts';
 import { openSharedSocket, type SharedSocket } from '../../support/shared-socket.ts';
 import { track } from '../../support/spawn.ts';
+import { sandboxForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { startTraffic } from '../process/traffic.ts';
 import { openShell, pathWith, type Shell, script, standIns, startUnit } from './machine.ts';
@@ -25,7 +25,7 @@ const machine = temporaryFolder();
 const home = join(machine, 'root');
 const units = join(machine, 'etc/systemd/system');
 const ports = new Map<string, number>();
-let sandbox: Sandbox;
+const sandbox = await sandboxForFile();
 let shell: Shell;
 let socket: SharedSocket | undefined;
 /** By the name of the unit. */
@@ -124,7 +124,6 @@ async function startPrometheus(): Promise<void> {
 }
 
 beforeAll(async () => {
-  sandbox = await createSandbox({ port: 0 });
   for (const port of ['6379', '8080', '8081', '8082', '9090']) ports.set(port, await freePort());
   ports.set('9000', Number(new URL(sandbox.url).port));
   for (const folder of ['opt', 'etc/redis', 'etc/systemd/system', 'etc/prometheus', 'var/lib/redis', 'root'])
@@ -147,10 +146,9 @@ beforeAll(async () => {
   script(join(bin, 'runuser'), 'shift 3; exec "$@"');
   shell = openShell(home, { ...env, PATH: pathWith(bin, CARRIED_TOOLS, dirname(process.execPath)) });
 }, 120_000);
-afterAll(async () => {
+afterAll(() => {
   shell.end();
   socket?.close();
-  await sandbox.close();
 });
 
 describe('docs/deploying.md, on an empty machine', () => {

@@ -1,12 +1,12 @@
 import { execFileSync, spawnSync } from 'node:child_process';
 import { existsSync, globSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
+import { beforeAll, describe, expect, it } from 'vitest';
 import { send, withdraw } from '../../support/client.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { ROOT, read } from '../../support/repository.ts';
+import { sandboxForFile } from '../../support/stack.ts';
 import { begin, startTour } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
 
@@ -23,20 +23,11 @@ const exampleOf = (name: string): string =>
 
 const COMMIT = '0123456789abcdef0123456789abcdef01234567';
 
-let tarball = '';
-let sandbox: Sandbox;
 const folder = temporaryFolder();
-
-beforeAll(async () => {
-  sandbox = await createSandbox({ port: 0 });
-  const printed = execFileSync(
-    process.execPath,
-    [join(ROOT, 'scripts/package.ts'), join(folder, 'package')],
-    { env: { ...env, ONCEGATE_COMMIT: COMMIT } },
-  );
-  tarball = String(printed).trim();
-}, 120_000);
-afterAll(() => sandbox.close());
+const sandbox = await sandboxForFile();
+const making = [join(ROOT, 'scripts/package.ts'), join(folder, 'package')];
+const made = execFileSync(process.execPath, making, { env: { ...env, ONCEGATE_COMMIT: COMMIT } });
+const tarball = String(made).trim();
 
 describe('the npm package', () => {
   it('holds what runs, what a machine needs with it, and nothing else, and installs no Node', () => {

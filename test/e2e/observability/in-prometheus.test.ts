@@ -1,63 +1,42 @@
 import { readFileSync, writeFileSync } from 'node:fs';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { withdraw } from '../../support/client.ts';
 import { scrape } from '../../support/metrics.ts';
-import { type Prometheus, type Sample, startPrometheus } from '../../support/prometheus.ts';
+import { type Sample, startPrometheus } from '../../support/prometheus.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { type SpawnedGateway, spawnGateway } from '../../support/spawn.ts';
-import { openStack } from '../../support/stack.ts';
+import { stackForFile } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { dashboards, queries, RULES_FILE, rules } from './support/artifacts.ts';
 import { busyTraffic, sections } from './support/traffic.ts';
 
-/** What Prometheus scrapes, by what it is. */
-interface Gateways {
-  /** With Redis, which dies in the end. */
-  busy: string;
-  /** With SQLite, in a process of its own. */
-  process: string;
-  /** With SQLite, without any request. */
-  quiet: string;
-}
-
 const ASK_AGAIN_MS = 15_000;
 
-let instances: Gateways;
-let families: readonly string[];
-let prometheus: Prometheus;
-const closing: (() => Promise<unknown>)[] = [];
-
-beforeAll(async () => {
-  const redis = await startRedis();
-  const [busy, quiet] = await Promise.all([
-    openStack({
-      ...onRedis(redis),
-      ...sections,
-      metrics: { merchants: ['M-ALPHA'] },
-      idempotency: { ...sections.idempotency, countDoubtsEveryMs: 200 },
-    }),
-    openStack(),
-  ]);
-  const spawned = await spawnGateway({ ...quiet.config, upstream: { url: quiet.sandbox.url } });
-  closing.push(() => spawned.end(), busy.close, quiet.close);
-  const host = ({ adminUrl }: { adminUrl: string }) => new URL(adminUrl).host;
-  instances = { busy: host(busy), process: host(spawned), quiet: host(quiet) };
-  prometheus = await startPrometheus(Object.values(instances), readFileSync(RULES_FILE, 'utf8'));
-  await until(async () => (await prometheus.query('up == 1')).length === Object.keys(instances).length);
-
-  await Promise.all([busyTraffic(busy), load(spawned.url), changeConfiguration(spawned)]);
-  families = (await scrape(busy.adminUrl)).families;
-  // It shows the keys in doubt before its Redis dies.
-  const inDoubt = `sum(oncegate_keys_in_doubt{instance="${instances.busy}"}) > 0`;
-  await until(async () => (await prometheus.query(inDoubt)).length === 1);
-  await redis.kill();
-  await withdraw(busy.url, { key: 'no-store' });
-}, 60_000);
-
-afterAll(async () => {
-  for (const close of closing) await close();
+const redis = await startRedis();
+/** With Redis, which dies in the end. */
+const busy = await stackForFile({
+  ...onRedis(redis),
+  ...sections,
+  metrics: { merchants: ['M-ALPHA'] },
+  idempotency: { ...sections.idempotency, countDoubtsEveryMs: 200 },
 });
+/** Without any request. */
+const quiet = await stackForFile();
+const spawned = await spawnGateway({ ...quiet.config, upstream: { url: quiet.sandbox.url } });
+const host = ({ adminUrl }: { adminUrl: string }) => new URL(adminUrl).host;
+/** What Prometheus scrapes. */
+const instances = { busy: host(busy), process: host(spawned), quiet: host(quiet) };
+const prometheus = await startPrometheus(Object.values(instances), readFileSync(RULES_FILE, 'utf8'));
+await until(async () => (await prometheus.query('up == 1')).length === Object.keys(instances).length);
+
+await Promise.all([busyTraffic(busy), load(spawned.url), changeConfiguration(spawned)]);
+const { families } = await scrape(busy.adminUrl);
+// It shows the keys in doubt before its Redis dies.
+const inDoubt = `sum(oncegate_keys_in_doubt{instance="${instances.busy}"}) > 0`;
+await until(async () => (await prometheus.query(inDoubt)).length === 1);
+await redis.kill();
+await withdraw(busy.url, { key: 'no-store' });
 
 /** Payouts, retries and broken connections, several at once. */
 async function load(url: string): Promise<void> {

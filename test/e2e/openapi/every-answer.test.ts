@@ -2,7 +2,6 @@ import { Validator } from '@seriousme/openapi-schema-validator';
 import { afterAll, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { type ProblemCode, problem, problemCodes } from '../../../src/lib/problem.ts';
-import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, type TestRequest, withdraw } from '../../support/client.ts';
 import { type MoreConfig, temporaryFolder, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
@@ -13,7 +12,7 @@ import { expectProblem, retryOf } from '../../support/problem.ts';
 import { answersOn, rawConnection, rawExchange } from '../../support/raw.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { read } from '../../support/repository.ts';
-import { openGateway, type TestGateway } from '../../support/stack.ts';
+import { openGateway, sandboxForFile, type TestGateway } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { complaintsAbout, openapiDocument, problemExamples, responsesOf, undocumented } from './document.ts';
@@ -34,7 +33,7 @@ const OVERRIDE = { 'X-HTTP-Method-Override': 'PUT' };
 const MAX_BODY_BYTES = 4096;
 const MAX_STORED_BYTES = 1024;
 
-const sandbox = await createSandbox({ port: 0 });
+const sandbox = await sandboxForFile();
 const opened: TestGateway[] = [];
 
 async function open(
@@ -70,10 +69,7 @@ const strict = await open({
     },
   ],
 });
-afterAll(async () => {
-  await Promise.all(opened.map((gateway) => gateway.shutdown()));
-  await sandbox.close();
-});
+afterAll(() => Promise.all(opened.map((gateway) => gateway.shutdown())));
 
 let used = 0;
 const newKey = () => `key-${++used}`;

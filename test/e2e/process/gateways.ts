@@ -1,22 +1,13 @@
 import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { afterAll } from 'vitest';
-import { createSandbox, type Sandbox } from '../../../src/sandbox/sandbox.ts';
+import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { newFolder } from '../../support/command.ts';
 import { type ConfigInput, type MoreConfig, testConfig } from '../../support/config.ts';
 import type { SpawnedGateway } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
 
-const closing: (() => unknown)[] = [];
-afterAll(() => Promise.all(closing.splice(0).map((close) => close())));
-
-/** A sandbox in this process, closed after the test file. */
-export async function openSandbox(): Promise<Sandbox> {
-  const sandbox = await createSandbox({ port: 0 });
-  closing.push(() => sandbox.close());
-  return sandbox;
-}
+export { sandboxForFile as openSandbox } from '../../support/stack.ts';
 
 export const configFor = (sandbox: Pick<Sandbox, 'url'>, more: MoreConfig = {}): ConfigInput =>
   testConfig(newFolder(), sandbox.url, more);

@@ -3,23 +3,24 @@ import { MAX_IN_ALL, MAX_OF_ADDRESS } from '../../../src/admin/tries.ts';
 import { send } from '../../support/client.ts';
 import {
   ADMIN_TOKEN,
-  adminPortsOfOneStack,
+  adminPortOf,
   codeOf,
   READER_TOKEN,
   SUPPORT_TOKEN,
   TestBrowser,
 } from '../../support/console.ts';
 import { movableClock } from '../../support/movable-clock.ts';
+import { stackForFile } from '../../support/stack.ts';
 
 const FIVE_MINUTES_MS = 5 * 60_000;
 const WRONG = 'a request on the admin port was refused: wrong token';
 
-const adminPort = adminPortsOfOneStack();
+const stack = await stackForFile();
 
 /** An admin port of its own for each test, because tries are counted for the whole port. */
 async function open() {
   const clock = movableClock();
-  const port = await adminPort(clock);
+  const port = await adminPortOf(stack, clock);
   /** Asks from an address of this machine, which has the whole of 127.0.0.0/8. */
   const ask = (token: string, { path = '/metrics', from = 1 } = {}) =>
     send(port.url, {
