@@ -113,14 +113,3 @@ test('a body of two bytes with a large Content-Length takes little memory', asyn
   }
   expect(liveBytes() - before).toBeLessThan(3_000_000);
 });
-
-test('a body that has already arrived is read without a timer', async () => {
-  const wire = await serving(async (req, res) => {
-    const timers = vi.spyOn(globalThis, 'setTimeout');
-    const result = await bodyOf(req, 100, 4321);
-    const armed = timers.mock.calls.filter(([, ms]) => ms === 4321);
-    timers.mockRestore();
-    res.end(JSON.stringify([result.kind, armed.length]));
-  });
-  expect((await wire.write(request('POST /', [], 'hello')).answer()).json()).toEqual(['body', 0]);
-});

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { statSync } from 'node:fs';
+import { Agent } from 'node:http';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
@@ -90,18 +91,15 @@ it('a disk that is filled while 24 merchants pay, and freed again: one payout a 
   for (const [, answer] of answered)
     if (answer.status === 503)
       expectProblem(answer, { status: 503, code: 'store_unavailable', retryAfter: 1 });
-  await inBatches(answered, async ([key, answer]) => {
-    const retry = await withdraw(gateway.url, { key });
+  const agent = new Agent({ maxSockets: MERCHANTS });
+  const retries = answered.map(async ([key, answer]) => {
+    const retry = await withdraw(gateway.url, { key, agent });
     expect([codeOf(retry), retry.status]).toEqual(['', 201]);
     if (answer.status === 201) expect([isReplay(retry), retry.body]).toEqual([true, answer.body]);
     else expect(isReplay(retry)).toBe(false);
   });
+  await Promise.all(retries);
   expect(sandbox.ledger.duplicateKeys()).toEqual([]);
   expect(sandbox.ledger.payouts()).toBe(answered.length + 1);
   expect(await gateway.end()).toBe(0);
 }, 120_000);
-
-async function inBatches<T>(items: readonly T[], work: (item: T) => Promise<void>): Promise<void> {
-  for (let at = 0; at < items.length; at += MERCHANTS)
-    await Promise.all(items.slice(at, at + MERCHANTS).map(work));
-}
