@@ -66,7 +66,9 @@ export class Layer {
   /** Who got each request. */
   readonly handlers = new Map<string, Process>();
   readonly #parts: LayerParts;
+  /** Requests from the layer in front, until they are answered; and those that a process handles, also when nobody waits any more. */
   readonly #underWay = new Map<string, number>();
+  readonly #handled = new Set<{ key: string; process: Process }>();
 
   constructor(parts: LayerParts) {
     this.#parts = parts;
@@ -126,8 +128,11 @@ export class Layer {
     say(`${request} → ${process.name}`);
     const scope = recordIdOf(this.name, 'M-1', key);
     const named = { scope, key, fingerprint, merchant: 'M-1', requestId: request, gone: gone.signal };
+    const handled = { key, process };
+    this.#handled.add(handled);
     process.machine.run(process, () => {
       void gateway.handle({ ...call, ...named }, fields.headers[HOPS]).then((result) => {
+        this.#handled.delete(handled);
         if (process.isDead || isOver) return;
         isOver = true;
         cancel();
@@ -143,7 +148,8 @@ export class Layer {
 
   /** Is a request with this key on its way here, or being handled? */
   isUnderWay(key: string): boolean {
-    return (this.#underWay.get(key) ?? 0) > 0;
+    const isHandled = [...this.#handled].some((one) => one.key === key && !one.process.isDead);
+    return isHandled || (this.#underWay.get(key) ?? 0) > 0;
   }
 
   /** A gateway of the layer in front of this one sends a request, and gets what HTTP would make of the answer. */
