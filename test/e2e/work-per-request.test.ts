@@ -2,13 +2,13 @@ import { randomUUID } from 'node:crypto';
 import http from 'node:http';
 import { fileURLToPath } from 'node:url';
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
-import { createSandbox, type Sandbox } from '../../src/sandbox/sandbox.ts';
+import type { Sandbox } from '../../src/sandbox/sandbox.ts';
 import { backendForFile } from '../support/backend.ts';
 import { BEARER, send, withdraw } from '../support/client.ts';
 import { newFolder } from '../support/command.ts';
 import { testConfig } from '../support/config.ts';
 import { type SpawnedGateway, spawnGateway } from '../support/spawn.ts';
-import { stackForFile } from '../support/stack.ts';
+import { openSandbox, stackForFile } from '../support/stack.ts';
 import { storeKinds, storeSections } from '../support/stores.ts';
 import { until } from '../support/until.ts';
 
@@ -41,7 +41,7 @@ describe.each(storeKinds)('on %s, the gateway needs for', (kind) => {
     });
 
   beforeAll(async () => {
-    sandbox = await createSandbox({ port: 0 });
+    sandbox = await openSandbox();
     const config = testConfig(newFolder(), sandbox.url, await storeSections(kind));
     gateway = await spawnGateway(config, { NODE_OPTIONS: `--import=${COUNTER}` });
     for (const request of [balance, pay, upload]) await request();
@@ -49,7 +49,6 @@ describe.each(storeKinds)('on %s, the gateway needs for', (kind) => {
   afterAll(async () => {
     agent.destroy();
     await gateway?.end();
-    await sandbox?.close();
   });
 
   async function counts(): Promise<Record<string, number>> {

@@ -6,7 +6,7 @@ import { send, type TestAnswer, type TestRequest } from '../support/client.ts';
 import { newFolder } from '../support/command.ts';
 import { type Begun, begin } from '../support/tour.ts';
 
-export { sandboxForTest as openSandbox } from '../support/stack.ts';
+export { openSandbox } from '../support/stack.ts';
 
 import { ALPHA as BEARER, head, Wire } from '../support/wire.ts';
 

@@ -81,6 +81,10 @@ export function testConfig(folder: string, upstreamUrl: string, more: MoreConfig
   };
 }
 
+/** The same in a folder of its own. */
+export const configFor = (backend: { url: string }, more: MoreConfig = {}): ConfigInput =>
+  testConfig(temporaryFolder(), backend.url, more);
+
 /** Writes a configuration where a gateway reads it. Returns the file's path. */
 export function configFile(config: object, folder: string = temporaryFolder()): string {
   const file = join(folder, 'gateway.yaml');

@@ -99,17 +99,15 @@ export async function gatewayForTest(...how: Parameters<typeof openGateway>): Pr
   return gateway;
 }
 
-/** A sandbox that is closed after the test. */
-export async function sandboxForTest(options: SandboxOptions = {}): Promise<Sandbox> {
-  const sandbox = await createSandbox({ port: 0, ...options });
-  onTestFinished(() => sandbox.close());
-  return sandbox;
-}
+const sandboxes = new Set<Sandbox>();
+afterAll(async () => {
+  for (const sandbox of sandboxes) await sandbox.close();
+});
 
-/** A sandbox that is closed after the test file. */
-export async function sandboxForFile(options: SandboxOptions = {}): Promise<Sandbox> {
+/** A sandbox that is closed after the test file, wherever in it it is opened. */
+export async function openSandbox(options: SandboxOptions = {}): Promise<Sandbox> {
   const sandbox = await createSandbox({ port: 0, ...options });
-  afterAll(() => sandbox.close());
+  sandboxes.add(sandbox);
   return sandbox;
 }
 

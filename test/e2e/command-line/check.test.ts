@@ -9,10 +9,10 @@ import { configFile, type MoreConfig, testConfig } from '../../support/config.ts
 import { freePort } from '../../support/free-port.ts';
 import { openKeyBackend } from '../../support/key-backend.ts';
 import { startRedis } from '../../support/redis-server.ts';
-import { sandboxForFile } from '../../support/stack.ts';
+import { openSandbox } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 
-const sandbox = await sandboxForFile();
+const sandbox = await openSandbox();
 const inUse = { host: '127.0.0.1', port: Number(new URL(sandbox.url).port) };
 
 interface Checked {

@@ -8,7 +8,7 @@ import { send, withdraw } from '../../support/client.ts';
 import { temporaryFolder, testConfig } from '../../support/config.ts';
 import { ADMIN_TOKEN, consoleOptions, SUPPORT_TOKEN } from '../../support/console.ts';
 import { spawnGateway } from '../../support/spawn.ts';
-import { sandboxForFile } from '../../support/stack.ts';
+import { openSandbox } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import {
   accessibilityMistakes,
@@ -29,7 +29,7 @@ const RESOLVE = '**/console/api/records/*/resolve';
 const PICTURES = process.env.SCREENSHOTS;
 
 await bundlePages();
-const sandbox = await sandboxForFile();
+const sandbox = await openSandbox();
 const config = testConfig(temporaryFolder(), sandbox.url, {
   admin: consoleOptions,
   idempotency: { countDoubtsEveryMs: 1000 },

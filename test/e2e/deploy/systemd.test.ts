@@ -15,7 +15,7 @@ import {
 import { freePort } from '../../support/free-port.ts';
 import { read } from '../../support/repository.ts';
 import { MAIN, spawnGateway } from '../../support/spawn.ts';
-import { sandboxForTest } from '../../support/stack.ts';
+import { openSandbox } from '../../support/stack.ts';
 import { begin } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
 
@@ -67,7 +67,7 @@ it('the unit is hardened', () => {
 it('the unit starts a gateway in which no signal opens a debugger', async () => {
   const [, options = ''] = /^Environment=.*"NODE_OPTIONS=([^"]*)"$/m.exec(UNIT) ?? [];
   expect(options).toContain(NODE_FLAGS.join(' '));
-  const sandbox = await sandboxForTest();
+  const sandbox = await openSandbox();
   const gateway = await spawnGateway(testConfig(temporaryFolder(), sandbox.url), { NODE_OPTIONS: options });
   process.kill(gateway.pid, 'SIGUSR1');
   for (const key of ['a', 'b']) expect((await withdraw(gateway.url, { key })).status).toBe(201);
@@ -95,7 +95,7 @@ it('the unit gives the gateway more time to stop than it takes', () => {
 });
 
 it('systemd’s own program starts a gateway with the first connection to its socket', async () => {
-  const sandbox = await sandboxForTest();
+  const sandbox = await openSandbox();
   const file = configFile(testConfig(temporaryFolder(), sandbox.url));
   const port = await freePort();
   const program = ['systemd-socket-activate', '-l', `127.0.0.1:${port}`, process.execPath, MAIN];

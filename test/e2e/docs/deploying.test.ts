@@ -10,7 +10,7 @@ import { type Prometheus, runPrometheus } from '../../support/prometheus.ts';
 import { ROOT, read } from '../../support/repository.ts';
 import { openSharedSocket, type SharedSocket } from '../../support/shared-socket.ts';
 import { track } from '../../support/spawn.ts';
-import { sandboxForFile } from '../../support/stack.ts';
+import { openSandbox } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { startTraffic } from '../process/traffic.ts';
 import { openShell, pathWith, type Shell, script, standIns, startUnit } from './machine.ts';
@@ -25,7 +25,7 @@ const machine = temporaryFolder();
 const home = join(machine, 'root');
 const units = join(machine, 'etc/systemd/system');
 const ports = new Map<string, number>();
-const sandbox = await sandboxForFile();
+const sandbox = await openSandbox();
 let shell: Shell;
 let socket: SharedSocket | undefined;
 /** By the name of the unit. */

@@ -10,7 +10,7 @@ import { forward, metricsMiddleware } from '../../../src/index.ts';
 import { httpBackend } from '../../support/backend.ts';
 import { send } from '../../support/client.ts';
 import { payoutBody } from '../../support/payout.ts';
-import { sandboxForTest } from '../../support/stack.ts';
+import { openSandbox } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
 import { closeAfterTest, embed, expressVersions } from './embedded.ts';
@@ -25,7 +25,7 @@ interface Opened {
 
 /** An application that forwards everything to a sandbox, and what pays there. */
 async function withSandbox({ express, middle, options, timeoutMs }: Opened = {}) {
-  const sandbox = await sandboxForTest();
+  const sandbox = await openSandbox();
   const toBackend = forward({ upstream: sandbox.url, connectTimeoutMs: 500, ...options });
   const app = await embed(
     (to, protect, { raw }) =>

@@ -17,7 +17,7 @@ import { run } from '../../support/command.ts';
 import { temporaryFolder, testConfig, writeKeys } from '../../support/config.ts';
 import { Scrape } from '../../support/metrics.ts';
 import { emptied, startRedis } from '../../support/redis-server.ts';
-import { sandboxForTest } from '../../support/stack.ts';
+import { openSandbox } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
 import { closeAfterTest, embed } from './embedded.ts';
@@ -111,7 +111,7 @@ it('all handlers with the same metrics show the store once: its doubts, its size
 
 describe('createGateway()', () => {
   async function open() {
-    const sandbox = await sandboxForTest();
+    const sandbox = await openSandbox();
     const config = testConfig(temporaryFolder(), sandbox.url);
     const gateway = await createGateway({ ...config, log: { level: 'silent' } });
     return { sandbox, gateway };
@@ -165,7 +165,7 @@ describe('createGateway()', () => {
   });
 
   it('starts no key when its store was emptied, also where it is mounted, with a store.identityFile', async () => {
-    const sandbox = await sandboxForTest();
+    const sandbox = await openSandbox();
     const redis = await startRedis();
     const folder = temporaryFolder();
     const identityFile = join(folder, 'mark.json');

@@ -6,7 +6,7 @@ import { send, withdraw } from '../../support/client.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { ROOT, read } from '../../support/repository.ts';
-import { sandboxForFile } from '../../support/stack.ts';
+import { openSandbox } from '../../support/stack.ts';
 import { begin, startTour } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
 
@@ -24,7 +24,7 @@ const exampleOf = (name: string): string =>
 const COMMIT = '0123456789abcdef0123456789abcdef01234567';
 
 const folder = temporaryFolder();
-const sandbox = await sandboxForFile();
+const sandbox = await openSandbox();
 const making = [join(ROOT, 'scripts/package.ts'), join(folder, 'package')];
 const made = execFileSync(process.execPath, making, { env: { ...env, ONCEGATE_COMMIT: COMMIT } });
 const tarball = String(made).trim();

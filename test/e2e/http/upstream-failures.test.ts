@@ -7,7 +7,7 @@ import { backendForFile, NOT_LISTENING, openBlackHole, rawBackend } from '../../
 import { withdraw } from '../../support/client.ts';
 import { freePort } from '../../support/free-port.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { type Stack, sandboxForTest, stackForFile, stackForTest } from '../../support/stack.ts';
+import { openSandbox, type Stack, stackForFile, stackForTest } from '../../support/stack.ts';
 import { ALPHA, ask, codeOf, HANDSHAKE, head, payoutOf, request, Wire } from '../../support/wire.ts';
 
 const RESPONSE_TIMEOUT_MS = 1000;
@@ -74,7 +74,7 @@ describe('a backend that no byte can reach', () => {
     const key = randomUUID();
     await expectInEachWay(behind, 502, 'upstream_unreachable');
     expect((await withdraw(behind.url, { key })).status).toBe(502);
-    const late = await sandboxForTest({ port });
+    const late = await openSandbox({ port });
     const paid = await withdraw(behind.url, { key });
     expect([paid.status, paid.headers['idempotent-replayed']]).toEqual([201, undefined]);
     expect((await withdraw(behind.url, { key })).headers['idempotent-replayed']).toBe('true');

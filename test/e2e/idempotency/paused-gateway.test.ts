@@ -11,7 +11,7 @@ import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { isStopped } from '../../support/process-life.ts';
 import { spawnGateway } from '../../support/spawn.ts';
-import { gatewayForTest, sandboxForTest } from '../../support/stack.ts';
+import { gatewayForTest, openSandbox } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
 /**
@@ -28,7 +28,7 @@ const stopping = (file: string) => `
   });`;
 
 it('a gateway that is paused between its start and the first byte sends nothing once an operator released the key', async () => {
-  const [sandbox, folder, armed] = [await sandboxForTest(), newFolder(), join(newFolder(), 'armed')];
+  const [sandbox, folder, armed] = [await openSandbox(), newFolder(), join(newFolder(), 'armed')];
   const lock = { leaseMs: 1500 };
   const other = await gatewayForTest(testConfig(folder, sandbox.url, { lock }));
   // Only the fence, and no time limit, prevents it from sending.

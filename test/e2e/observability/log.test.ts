@@ -7,7 +7,7 @@ import { eachRowInTurn } from '../../support/each-row.ts';
 import { idle } from '../../support/metrics.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { spawnGateway } from '../../support/spawn.ts';
-import { sandboxForTest, stackForFile } from '../../support/stack.ts';
+import { openSandbox, stackForFile } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { echoingWebSockets } from '../../support/web-sockets.ts';
@@ -126,7 +126,7 @@ async function oddRequests(url: string): Promise<void> {
 }
 
 it('standard output has one line of JSON for each request, and nothing secret that a merchant sent', async () => {
-  const sandbox = await sandboxForTest({ onUpgrade: echoingWebSockets() });
+  const sandbox = await openSandbox({ onUpgrade: echoingWebSockets() });
   const redis = await startRedis();
   const config = testConfig(temporaryFolder(), sandbox.url, {
     ...onRedis(redis, 1000),

@@ -12,7 +12,7 @@ import { expectProblem, retryOf } from '../../support/problem.ts';
 import { answersOn, rawConnection, rawExchange } from '../../support/raw.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { read } from '../../support/repository.ts';
-import { openGateway, sandboxForFile, type TestGateway } from '../../support/stack.ts';
+import { openGateway, openSandbox, type TestGateway } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 import { complaintsAbout, openapiDocument, problemExamples, responsesOf, undocumented } from './document.ts';
@@ -33,7 +33,7 @@ const OVERRIDE = { 'X-HTTP-Method-Override': 'PUT' };
 const MAX_BODY_BYTES = 4096;
 const MAX_STORED_BYTES = 1024;
 
-const sandbox = await sandboxForFile();
+const sandbox = await openSandbox();
 const opened: TestGateway[] = [];
 
 async function open(

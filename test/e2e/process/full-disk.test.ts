@@ -5,15 +5,15 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
 import { BEARER, isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
-import { parsedConfig } from '../../support/config.ts';
+import { configFor, parsedConfig } from '../../support/config.ts';
 import { limitFiles } from '../../support/limit-files.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import type { SpawnedGateway } from '../../support/spawn.ts';
 import { spawnGateway } from '../../support/spawn.ts';
+import { openSandbox } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
-import { configFor, openSandbox } from './gateways.ts';
 
 const MERCHANTS = 24;
 

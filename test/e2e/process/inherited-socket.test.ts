@@ -7,11 +7,11 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { Authority } from '../../support/certificates.ts';
 import { isReplay, send, withdraw } from '../../support/client.ts';
 import { newFolder } from '../../support/command.ts';
-import { configFile } from '../../support/config.ts';
+import { configFile, configFor } from '../../support/config.ts';
 import { openSharedSocket } from '../../support/shared-socket.ts';
 import { MAIN, type SpawnedGateway, spawnGateway, spawnInheriting, track } from '../../support/spawn.ts';
+import { openSandbox } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { configFor, openSandbox } from './gateways.ts';
 import { startTraffic } from './traffic.ts';
 
 const authority = new Authority();

@@ -5,6 +5,7 @@ import { isReplay, send, withdraw } from '../../support/client.ts';
 import { newFolder } from '../../support/command.ts';
 import {
   type ConfigInput,
+  configFor,
   keyFileIn,
   type MoreConfig,
   replaceFile,
@@ -14,11 +15,10 @@ import { openKeyBackend } from '../../support/key-backend.ts';
 import { metric } from '../../support/metrics.ts';
 import { isAlive } from '../../support/process-life.ts';
 import { spawnGateway } from '../../support/spawn.ts';
-import { readiness } from '../../support/stack.ts';
+import { openSandbox, readiness } from '../../support/stack.ts';
 import { startHere } from '../../support/started.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
-import { configFor, openSandbox } from './gateways.ts';
 import { startTraffic } from './traffic.ts';
 
 const sandbox = await openSandbox();

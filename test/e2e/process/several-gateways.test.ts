@@ -1,27 +1,43 @@
 import { randomUUID } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { isReplay, withdraw } from '../../support/client.ts';
 import { newFolder, run } from '../../support/command.ts';
-import { parsedConfig } from '../../support/config.ts';
+import { configFor, parsedConfig } from '../../support/config.ts';
 import { executionShown } from '../../support/execution.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import type { SpawnedGateway } from '../../support/spawn.ts';
 import { spawnGateway } from '../../support/spawn.ts';
 import { query } from '../../support/sqlite-files.ts';
+import { openSandbox } from '../../support/stack.ts';
 import { storeKinds, storeSections } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
-import { configFor, openSandbox, pause } from './gateways.ts';
 
 /** Long enough for a request within the lease, on a loaded machine. */
 const LEASE_MS = 2500;
 
 /** The backend holds such a payout until the test ends its delay. */
 const HELD = 'delay=60000';
+
+/** Stops a process between two commits: if it is stopped within one, it holds SQLite's write lock, and no other can write. */
+async function pause(paused: SpawnedGateway, other: { url: string }): Promise<void> {
+  await until(async () => {
+    process.kill(paused.pid, 'SIGSTOP');
+    // The backend refuses an amount of zero, but the key is still started and completed.
+    const control = withdraw(other.url, { key: randomUUID(), amount: 0 }).then(() => true);
+    if (await Promise.race([control, sleep(COMMITS_WITHIN_MS, false)])) return true;
+    process.kill(paused.pid, 'SIGCONT');
+    await control;
+    return false;
+  });
+}
+
+const COMMITS_WITHIN_MS = 800;
 
 /** The tests of a store run one after the other. The two stores run concurrently, because both wait for leases. */
 const inTurn = { concurrent: false };

@@ -6,20 +6,28 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import type { MoreConfig } from '../../support/config.ts';
-import { configFile } from '../../support/config.ts';
+import { configFile, configFor } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { spawnGateway } from '../../support/spawn.ts';
-import { gatewayForTest, openGateway } from '../../support/stack.ts';
+import { gatewayForTest, openGateway, openSandbox } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { startProxy } from '../../support/tcp-proxy.ts';
 import { begin } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
-import { configFor, openSandbox, visit } from './gateways.ts';
 import { startTraffic } from './traffic.ts';
 
 const sandbox = await openSandbox();
+
+const PATIENCE_MS = 10_000;
+
+/** How a new connection with one request on it ended: with an answer, or the code of its error. */
+const visit = (port: number): Promise<string> =>
+  send(`http://127.0.0.1:${port}`, { signal: AbortSignal.timeout(PATIENCE_MS) }).then(
+    () => 'an answer',
+    ({ code }: NodeJS.ErrnoException) => code ?? 'another error',
+  );
 
 /** A withdraw that the backend holds until the test ends its delay. */
 async function executing(url: string, options: { agent?: Agent } = {}) {

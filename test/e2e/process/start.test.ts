@@ -9,16 +9,16 @@ import { loadBundle } from '../../../src/lib/load-bundle.ts';
 import { openBlackHole } from '../../support/backend.ts';
 import { isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { expectPlain, newFolder, runProcess } from '../../support/command.ts';
-import { configFile, type MoreConfig, testConfig } from '../../support/config.ts';
+import { configFile, configFor, type MoreConfig, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { read } from '../../support/repository.ts';
 import { MAIN, track, watch } from '../../support/spawn.ts';
+import { openSandbox } from '../../support/stack.ts';
 import { startHere } from '../../support/started.ts';
 import { onRedis } from '../../support/stores.ts';
 import { begin, startTour } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
-import { configFor, openSandbox } from './gateways.ts';
 
 /** Sends the request of a printed curl command. The tests of the README run curl itself. */
 function sendCurl(command = ''): Promise<TestAnswer> {

@@ -24,13 +24,12 @@ import { emptied, type RedisServer, startRedis } from '../../support/redis-serve
 import { duplicateOf, newRequest, paid } from '../../support/requests.ts';
 import { spawnGateway } from '../../support/spawn.ts';
 import { query } from '../../support/sqlite-files.ts';
-import { readiness } from '../../support/stack.ts';
+import { openSandbox, readiness } from '../../support/stack.ts';
 import { type Started, startHere, warningsOf } from '../../support/started.ts';
 import { onRedis, storeForTest } from '../../support/stores.ts';
 import { startProxy } from '../../support/tcp-proxy.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
-import { openSandbox } from './gateways.ts';
 
 const sandbox = await openSandbox();
 

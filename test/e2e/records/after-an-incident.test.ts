@@ -15,7 +15,7 @@ import { commandsUnder } from '../../support/documents.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../../support/requests.ts';
 import { spawnGateway } from '../../support/spawn.ts';
-import { sandboxForTest } from '../../support/stack.ts';
+import { openSandbox } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
 
@@ -75,7 +75,7 @@ function atLine(line: number, act: () => void) {
 const okIn = ({ stdout }: Ended) => stdout.match(/^ok {3}/gm)?.length;
 
 it('the commands of the runbook resolve every key as the books have it', async () => {
-  const sandbox = await sandboxForTest();
+  const sandbox = await openSandbox();
   const input = testConfig(newFolder(), sandbox.url, { lock: { leaseMs: 2000 } });
   const folder = newFolder();
   const dying = await spawnGateway(input, {}, { folder });

@@ -7,14 +7,13 @@ import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
 import { isReplay, send, withdraw } from '../../support/client.ts';
 import { newFolder, run, runProcess } from '../../support/command.ts';
 import type { ConfigInput, MoreConfig } from '../../support/config.ts';
-import { configFile } from '../../support/config.ts';
+import { configFile, configFor } from '../../support/config.ts';
 import { startRedis } from '../../support/redis-server.ts';
-import { gatewayForTest, openGateway, stackForTest } from '../../support/stack.ts';
+import { gatewayForTest, openGateway, openSandbox, stackForTest } from '../../support/stack.ts';
 import { onRedis, type StoreKind } from '../../support/stores.ts';
 import { begin } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
-import { configFor, openSandbox } from '../process/gateways.ts';
 
 const MERCHANTS = 12;
 const redis = await startRedis();

@@ -4,14 +4,13 @@ import { connect } from 'node:net';
 import { join } from 'node:path';
 import { pipeline } from 'node:stream';
 import { createServer, type TlsOptions } from 'node:tls';
-import { afterAll, describe, expect, onTestFinished, test } from 'vitest';
-import { createSandbox } from '../../../src/sandbox/sandbox.ts';
+import { describe, expect, onTestFinished, test } from 'vitest';
 import { openBackend } from '../../support/backend.ts';
 import { Authority, type CertificateFiles, replaceFiles } from '../../support/certificates.ts';
 import { BEARER, send, withdraw } from '../../support/client.ts';
 import { type ConfigInput, temporaryFolder, testConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
-import { gatewayForTest, readiness, type TestGateway } from '../../support/stack.ts';
+import { gatewayForTest, openSandbox, readiness, type TestGateway } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { echoingWebSockets } from '../../support/web-sockets.ts';
 import { codeOf, HANDSHAKE, head, Wire } from '../../support/wire.ts';
@@ -23,8 +22,7 @@ const client = authority.issue();
 
 type UpstreamTls = NonNullable<ConfigInput['upstream']>['tls'];
 
-const sandbox = await createSandbox({ port: 0, onUpgrade: echoingWebSockets() });
-afterAll(() => sandbox.close());
+const sandbox = await openSandbox({ onUpgrade: echoingWebSockets() });
 
 const bytesOf = ({ cert, key }: CertificateFiles) => ({ cert: readFileSync(cert), key: readFileSync(key) });
 

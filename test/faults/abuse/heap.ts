@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
-import { configFor } from '../../e2e/process/gateways.ts';
 import type { MoreConfig } from '../../support/config.ts';
+import { configFor } from '../../support/config.ts';
 import type { SpawnedGateway } from '../../support/spawn.ts';
 import { spawnGateway } from '../../support/spawn.ts';
 
