@@ -35,7 +35,7 @@ export async function startSentinels(replicas: number): Promise<Topology> {
   // The sentinels ask for replicas when they start, and then only every ten seconds.
   await until(async () => (await first.server.admin.info('replication')).includes('state=online'));
   const sentinels = await Promise.all([1, 2, 3].map(() => startSentinel(first.wire.port)));
-  const watched = new Watched([first, second], sentinels);
+  const watched = watch([first, second], sentinels);
   await watched.ready();
   return {
     config: {
@@ -65,70 +65,58 @@ async function startSentinel(masterPort: number): Promise<RedisServer> {
   });
 }
 
-/** The server that is the master according to the sentinels. */
-class Watched {
-  readonly #data: readonly WiredRedis[];
-  readonly #sentinels: readonly RedisServer[];
-
-  constructor(data: readonly WiredRedis[], sentinels: readonly RedisServer[]) {
-    this.#data = data;
-    this.#sentinels = sentinels;
-  }
-
-  async master(): Promise<WiredRedis> {
-    const [port] = await this.#masterPorts();
-    return this.#data.find(({ wire }) => wire.port === port) as WiredRedis;
-  }
-
-  async replica(): Promise<WiredRedis> {
-    const master = await this.master();
-    return this.#data.find((node) => node !== master) as WiredRedis;
-  }
-
-  /** Resolves when another server is the master. */
-  async failedOverFrom(old: WiredRedis): Promise<void> {
-    const hasNewMaster = async () => {
-      const master = await this.master();
-      const [role] = (await master.server.admin.call('ROLE')) as [string];
-      return master !== old && role === 'master';
-    };
-    await until(() => hasNewMaster().catch(() => false), FAILOVER_WITHIN_MS);
-  }
-
-  /** Resolves when all sentinels agree, and the replica follows. */
-  async ready(): Promise<void> {
-    await until(() => this.#isReady().catch(() => false), FAILOVER_WITHIN_MS);
-  }
-
-  async #isReady(): Promise<boolean> {
-    const known = await Promise.all(
-      this.#sentinels.map(async ({ admin }) => String(await admin.call('SENTINEL', 'MASTER', NAME))),
-    );
-    const replication = await (await this.master()).server.admin.info('replication');
-    return (
-      new Set(await this.#masterPorts()).size === 1 &&
-      known.every((text) => text.includes('num-slaves,1,num-other-sentinels,2')) &&
-      replication.includes('state=online')
-    );
-  }
-
-  async #masterPorts(): Promise<number[]> {
+/** What the sentinels say about these servers. */
+function watch(data: readonly WiredRedis[], sentinels: readonly RedisServer[]) {
+  const masterPorts = async () => {
     const ask = async ({ admin }: RedisServer) =>
       ((await admin.call('SENTINEL', 'GET-MASTER-ADDR-BY-NAME', NAME)) as [string, string])[1];
-    return (await Promise.all(this.#sentinels.map(ask))).map(Number);
-  }
+    return (await Promise.all(sentinels.map(ask))).map(Number);
+  };
+  const master = async () => {
+    const [port] = await masterPorts();
+    return data.find(({ wire }) => wire.port === port) as WiredRedis;
+  };
+  const replica = async () => {
+    const known = await master();
+    return data.find((node) => node !== known) as WiredRedis;
+  };
+  const hasLeft = async (old: WiredRedis) => {
+    const known = await master();
+    // A frozen one would not answer.
+    if (known === old) return false;
+    const [role] = (await known.server.admin.call('ROLE')) as [string];
+    return role === 'master';
+  };
+  const isReady = async () => {
+    const says = await Promise.all(
+      sentinels.map(async ({ admin }) => String(await admin.call('SENTINEL', 'MASTER', NAME))),
+    );
+    const replication = await (await master()).server.admin.info('replication');
+    return (
+      new Set(await masterPorts()).size === 1 &&
+      says.every((text) => text.includes('num-slaves,1,num-other-sentinels,2')) &&
+      replication.includes('state=online')
+    );
+  };
+  return {
+    master,
+    replica,
+    /** Resolves when another server is the master. */
+    failedOverFrom: (old: WiredRedis) => until(() => hasLeft(old).catch(() => false), FAILOVER_WITHIN_MS),
+    /** Resolves when all sentinels agree, and the replica follows. */
+    ready: () => until(() => isReady().catch(() => false), FAILOVER_WITHIN_MS),
+  };
 }
 
-function faultsIn(watched: Watched): StoreFault[] {
-  const master = () => watched.master();
+function faultsIn({ master, replica, failedOverFrom, ready }: ReturnType<typeof watch>): StoreFault[] {
   /** Starts the old master as a replica of the new one, as operators would. */
   const rejoin = async ({ server }: WiredRedis) => {
     await server.restart(following(await master()));
-    await watched.ready();
+    await ready();
   };
   const kill = async (node: WiredRedis) => {
     await node.server.kill();
-    await watched.failedOverFrom(node);
+    await failedOverFrom(node);
   };
   return [
     faultOf('master killed, failover', master, { inject: kill, heal: rejoin }),
@@ -146,15 +134,15 @@ function faultsIn(watched: Watched): StoreFault[] {
     faultOf('master frozen, failover', master, {
       inject: async (node) => {
         node.server.freeze();
-        await watched.failedOverFrom(node);
+        await failedOverFrom(node);
       },
       // It continues as a master with connected clients, until the sentinels make it a replica.
       heal: async (node) => {
         node.server.thaw();
-        await watched.ready();
+        await ready();
       },
     }),
-    faultOf('replica killed', () => watched.replica(), {
+    faultOf('replica killed', replica, {
       inject: ({ server }) => server.kill(),
       heal: rejoin,
     }),
@@ -164,7 +152,7 @@ function faultsIn(watched: Watched): StoreFault[] {
       heal: async ({ wire }) => {
         wire.swallowReplies(false);
         await sleep(FAILOVER_DECIDED_AFTER_MS);
-        await watched.ready();
+        await ready();
       },
     }),
     lateRequests(async () => (await master()).wire, 'master'),
