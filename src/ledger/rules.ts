@@ -80,11 +80,13 @@ export function restart(
   const isSame = held?.record.fingerprint.equals(fingerprint) && held.record.operation === operation;
   if (held?.record.state !== 'in_doubt' || !isSame) return { answer: 'changed' };
   const { gatewayId, lifetimes } = own;
+  // Whoever was told `outcome_unknown` by a gateway that keeps keys for longer must not find this one new.
+  const inDoubtRetentionMs = Math.max(lifetimes.inDoubtRetentionMs, held.record.lifetimes.inDoubtRetentionMs);
   const record = next(held.record, stamp, {
-    ...{ state: 'executing', token, gatewayId, lifetimes, ownerGaveUp: false, restarted: true },
+    ...{ state: 'executing', token, gatewayId, lifetimes: { ...lifetimes, inDoubtRetentionMs } },
+    ...{ ownerGaveUp: false, restarted: true },
   });
-  const write = replace(held, record, lifetimes.inDoubtRetentionMs, { unlessClosed: true });
-  return { answer: 'ok', write };
+  return { answer: 'ok', write: replace(held, record, inDoubtRetentionMs, { unlessClosed: true }) };
 }
 
 /**
@@ -171,12 +173,10 @@ export function takeBackRestart(
   before: KeyRecord,
   stamp: Stamp,
 ): Step<Fenced> {
-  const isAsBefore = held?.record.revision.equals(before.revision);
-  if (!held || !(isAsBefore || isOpenOf(held, token))) return { answer: 'stale' };
+  const hasArrived: boolean = isOpenOf(held, token);
+  if (!held || !(hasArrived || held.record.revision.equals(before.revision))) return { answer: 'stale' };
   const record = { ...before, revision: stamp.revision };
-  // The restart has given it the lifetime of its own gateway, which may be shorter.
-  const expiresInMs = isAsBefore ? 'unchanged' : before.lifetimes.inDoubtRetentionMs;
-  return { answer: 'ok', write: replace(held, record, expiresInMs, { endLeaseOf: token }) };
+  return { answer: 'ok', write: replace(held, record, 'unchanged', { endLeaseOf: token }) };
 }
 
 /**
@@ -244,7 +244,7 @@ function meaning(held: Held, fingerprint: Fingerprint, stamp: Stamp): Step<Meani
 
 const OWNER_DEAD = 'its gateway ended or was paused before it stored a result';
 
-/** A start, a restart or what takes it back sets the lifetime of an open record, and nothing else changes it. */
+/** A start or restart sets the lifetime of an open record, and nothing else changes it. */
 const ageMs = ({ record, expiresInMs }: Omit<Held, 'isLeased'>): number =>
   record.lifetimes.inDoubtRetentionMs - expiresInMs;
 

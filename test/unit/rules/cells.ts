@@ -22,6 +22,11 @@ export const OWN: StoreOptions = frozen({
   gatewayId: 'gateway-2',
   lifetimes: { leaseMs: 20, retentionMs: 200, inDoubtRetentionMs: 2000 },
 });
+/** A gateway that keeps keys in doubt for less than the records were written with. */
+export const SHORTER: StoreOptions = frozen({
+  gatewayId: 'gateway-3',
+  lifetimes: { leaseMs: 20, retentionMs: 200, inDoubtRetentionMs: 500 },
+});
 export const STAMP = frozen({ revision: REVISION.new, wallMs: 9000 });
 
 /** Ages of an executing record without a lease. `isYoung`: they show that its owner is alive. */
@@ -127,6 +132,8 @@ export interface Happening {
   earlier?: KeyRecord;
   /** Of `restart`. */
   isOtherOperation?: boolean;
+  /** The gateway, unless it is {@link OWN}. */
+  own?: StoreOptions;
   run(held: Held | undefined, execution: Execution): rules.Step<unknown>;
 }
 
@@ -142,7 +149,7 @@ const event = (
   kind: Happening['kind'],
   name: string,
   run: Happening['run'],
-  parts: Pick<Happening, 'completion' | 'wasTold' | 'note' | 'earlier' | 'isOtherOperation'> = {},
+  parts: Pick<Happening, 'completion' | 'wasTold' | 'note' | 'earlier' | 'isOtherOperation' | 'own'> = {},
 ): Happening => ({ kind, name, run, ...parts });
 
 const complete = (name: string, completion: StoredCompletion, wasTold: boolean): Happening =>
@@ -165,15 +172,22 @@ const takeBackRestart = (name: string, before: KeyRecord): Happening =>
     earlier: before,
   });
 
+/** As the record's operation; in all other events it is another one, which must not matter. */
+const restart = (name: string, own: StoreOptions): Happening =>
+  event(
+    'restart',
+    name,
+    (held, execution) => rules.restart(held, { ...execution, operation: 'withdraw' }, own, STAMP),
+    { own },
+  );
+
 const ada: CountedNote = { by: 'ada', reason: 'the books show it' };
 
 export const HAPPENINGS: Happening[] = [
   event('start', 'start', (held, execution) => rules.start(held, execution, OWN, STAMP)),
   event('peek', 'peek', (held, { fingerprint }) => rules.peek(held, fingerprint, STAMP)),
-  event('restart', 'restart', (held, execution) => {
-    // As the record's operation; in all other events it is another one, which must not matter.
-    return rules.restart(held, { ...execution, operation: 'withdraw' }, OWN, STAMP);
-  }),
+  restart('restart', OWN),
+  restart('restart by a gateway that keeps keys for less', SHORTER),
   event(
     'restart',
     'restart as another operation',

@@ -1,6 +1,6 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { KeyRecord, Replace } from '../../../src/store/register.ts';
-import { CAUSE, type Cell, type Outcome, OWN, REVISION, STAMP, TOKEN } from './cells.ts';
+import { CAUSE, type Cell, type Outcome, OWN, REVISION, SHORTER, STAMP, TOKEN } from './cells.ts';
 
 /** What a cell's outcome means, if the register accepts its write. */
 interface Seen extends Outcome {
@@ -164,8 +164,12 @@ export const PROMISES: Record<string, (cell: Cell, seen: Seen) => boolean | unde
   },
   'a record is judged by the lifetimes of the gateway that executes it': (cell, { written, before }) => {
     if (!written || takesRestartBack(cell)) return undefined;
-    const { gatewayId, lifetimes } = !before || restarts(cell) ? OWN : before;
-    return written.gatewayId === gatewayId && same(written.lifetimes, lifetimes);
+    const { gatewayId, lifetimes } = !before || restarts(cell) ? (cell.own ?? OWN) : before;
+    const inDoubtRetentionMs = Math.max(
+      lifetimes.inDoubtRetentionMs,
+      before?.lifetimes.inDoubtRetentionMs ?? 0,
+    );
+    return written.gatewayId === gatewayId && same(written.lifetimes, { ...lifetimes, inDoubtRetentionMs });
   },
   'was in doubt is never forgotten': (_, { written, before }) =>
     written && (before?.wasInDoubt || written.state === 'in_doubt' ? written.wasInDoubt : undefined),
@@ -201,13 +205,13 @@ export const PROMISES: Record<string, (cell: Cell, seen: Seen) => boolean | unde
 
   // How long it lives.
   'a mark keeps the lifetime, and so the age': (cell, { write }) =>
-    write && (leavesInDoubt(cell) || findsDead(cell) || isBackBefore(cell))
+    write && (leavesInDoubt(cell) || findsDead(cell) || takesRestartBack(cell))
       ? write.expiresInMs === 'unchanged'
       : undefined,
-  'a restart that is taken back leaves the lifetime of the gateway before it': (cell, { write }) =>
-    write && ends(cell, 'takeBackRestart') && !isBackBefore(cell) ? write.expiresInMs === 3000 : undefined,
   'an execution can be in doubt for the whole lifetime of its own gateway': (cell, { write, before }) =>
-    write && (restarts(cell) || !before) ? write.expiresInMs === 2000 : undefined,
+    write && (restarts(cell) || !before) && cell.own !== SHORTER ? write.expiresInMs === 2000 : undefined,
+  'a restart shortens no lifetime': (cell, { write }) =>
+    write && restarts(cell) && cell.own === SHORTER ? write.expiresInMs === 1000 : undefined,
   'a result lives a retention from its start, and from now if it was in doubt': (
     cell,
     { write, written },
