@@ -1,8 +1,5 @@
 import { createHash } from 'node:crypto';
-import { once } from 'node:events';
 import { describe, expect, it } from 'vitest';
-import { WebSocket } from 'ws';
-import { echoingWebSockets } from '../support/web-sockets.ts';
 import { ask, openSandbox } from './support.ts';
 
 describe('/v3/echo', () => {
@@ -21,18 +18,4 @@ describe('/v3/echo', () => {
     });
     expect(json.rawHeaders).toContainEqual(['X-OdD', 'Case']);
   });
-});
-
-it('only WebSockets are upgraded, and only if somebody takes them', async () => {
-  const { url, requests } = await openSandbox({ onUpgrade: echoingWebSockets() });
-  const socket = new WebSocket(`${url.replace('http', 'ws')}/v3/ws`);
-  await once(socket, 'open');
-  socket.send('hello');
-  expect(String((await once(socket, 'message'))[0])).toBe('hello');
-  expect(requests.ofPath('GET /v3/ws')).toBe(1);
-  const h2c = { connection: 'Upgrade, HTTP2-Settings', upgrade: 'h2c', 'http2-settings': 'AAMAAABkAAQ' };
-  expect((await ask(`${url}/v3/echo`, { headers: h2c })).status).toBe(200);
-  const { url: without } = await openSandbox();
-  const webSocket = { connection: 'Upgrade', upgrade: 'websocket' };
-  expect((await ask(`${without}/v3/echo`, { headers: webSocket })).status).toBe(200);
 });
