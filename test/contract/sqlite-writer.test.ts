@@ -49,6 +49,21 @@ describe('writes of one process', () => {
     expect(transactionsIn(path) - before).toBeLessThanOrEqual(2);
   });
 
+  it('are several transactions if they are many or large, so that other processes wait for none for long', async () => {
+    let transactions = 0;
+    const store = await openSqlite(storeFolder(), {
+      timeoutMs: 30_000,
+      onCommitted: () => void transactions++,
+    });
+    const owners = Array.from({ length: 600 }, () => newRequest());
+    await Promise.all(owners.map((owner) => store.start(owner)));
+    expect(transactions).toBe(3);
+    const response = { status: 200, headers: [], body: Buffer.alloc(1_048_576, 'x') };
+    const large = owners.slice(0, 12).map((owner) => store.complete(owner, { kind: 'response', response }));
+    expect(new Set(await Promise.all(large))).toEqual(new Set(['ok']));
+    expect(transactions).toBe(6);
+  });
+
   it('are all answered when the store is closed meanwhile, and later ones are refused', async () => {
     const path = storeFolder();
     const store = await openSqlite(path);

@@ -512,6 +512,19 @@ describe('idempotency()', () => {
     await until(async () => (await post('k-1')).status === 201);
   });
 
+  it('looks up what another process has left in doubt', async () => {
+    const common = { folder: temporaryFolder(), leaseMs: 150, timeoutMs: 100 };
+    const { post } = await withHandler((req, res) => {
+      req.idempotency?.unknown();
+      res.send('perhaps');
+    }, common);
+    await post('k-1');
+    const ask = async () => ({ kind: 'executed' as const, status: 201, body: '7' });
+    await withHandler(() => {}, { ...common, inDoubt: 'lookup', lookup: { ask, firstAfterMs: 10 } });
+    // This one does not look up.
+    await until(async () => (await post('k-1')).status === 201);
+  });
+
   it('does not call the handler when its lease may have lapsed, and frees the key', async () => {
     let runs = 0;
     const { post } = await embed(
