@@ -85,7 +85,7 @@ describe('a changed configuration', () => {
     const [running, later] = [randomUUID(), randomUUID()];
     const first = withdraw(gateway.url, { key: running, fault: 'delay=60000,status=500' });
     await until(() => sandbox.requests.ofKey(running) === 1);
-    const changed = payout({ key: 'required', release: [500] }, 'renamed');
+    const changed = payout({ key: 'required', release: [500], unknown: [418] }, 'renamed');
     await reload({ ...config, operations: [changed] }, 'ok');
     expect(codeOf(await withdraw(gateway.url))).toBe('idempotency_key_required');
     sandbox.endDelays(running);
@@ -95,6 +95,17 @@ describe('a changed configuration', () => {
     expect({ status: replay.status, replayed: isReplay(replay) }).toEqual({ status: 500, replayed: true });
     expect((await withdraw(gateway.url, { key: later, fault: 'status=500' })).status).toBe(500);
     expect((await withdraw(gateway.url, { key: later })).status).toBe(201);
+    // The lists replace those of the default, which have 429 and 504.
+    for (const [status, retried] of [
+      [418, 409],
+      [429, 429],
+      [504, 504],
+    ]) {
+      const [key, fault] = [randomUUID(), `status=${status}`];
+      expect((await withdraw(gateway.url, { key, fault })).status).toBe(status);
+      expect((await withdraw(gateway.url, { key, fault })).status).toBe(retried);
+      expect(sandbox.requests.ofKey(key)).toBe(1);
+    }
     const renamed = { operation: 'renamed' };
     expect(await metric(gateway.adminUrl, 'oncegate_requests_total', renamed)).toBeGreaterThan(0);
   });
@@ -113,6 +124,28 @@ describe('a changed configuration', () => {
     expect(answers.map((answer) => [answer.status, isReplay(answer)])).toEqual(Array(3).fill([201, true]));
     await first;
     for (const key of [paid, running]) expect(sandbox.ledger.payouts({ key })).toBe(1);
+  });
+
+  it('has the keys looked up that are in doubt already, as a start has', async () => {
+    const lookupToken = 'token-of-the-gateway-itself';
+    const { url, requests } = await openSandbox({ lookupToken });
+    const times = { lock: { leaseMs: 1500 }, upstream: { connectTimeoutMs: 1000 } };
+    const { gateway, config, reload } = await open(times, url);
+    const lookup = {
+      path: '/v1/transactions?merchant={merchant}&key={key}',
+      headers: { authorization: `Bearer ${lookupToken}` },
+      completedStatus: 201,
+    };
+    const looking = { ...config, operations: [payout({ inDoubt: 'lookup', lookup })] };
+    const lookups = () => requests.ofPath('GET /v1/transactions');
+    for (const begin of [() => startHere(looking), () => reload(looking, 'ok')]) {
+      const [key, before] = [randomUUID(), lookups()];
+      expect((await withdraw(gateway.url, { key, fault: 'execute-then-reset' })).status).toBe(502);
+      await begin();
+      await until(() => lookups() > before);
+      await until(async () => isReplay(await withdraw(gateway.url, { key })));
+      expect(requests.ofKey(key)).toBe(1);
+    }
   });
 
   it('is refused with all its mistakes, or waits for a restart, and says so until the file has the old values again', async () => {
