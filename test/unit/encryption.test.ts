@@ -85,6 +85,19 @@ it('an encrypted response of any size is replayed byte for byte, under a nonce o
   expect(await sealed(tombstone)).toEqual({ kind: 'tombstone', status: 201 });
 });
 
+it('the response of a resolution, by an operator or a lookup, is encrypted too', async () => {
+  const { open, sealed } = store();
+  const ledger = open({ keys: [one] });
+  const owner = newRequest();
+  await ledger.start(owner);
+  await ledger.markInDoubt(owner);
+  const resolution = { as: 'completed', completion: response() } as const;
+  const note = { by: 'ada', reason: 'the books show it' };
+  expect(await ledger.resolve(owner.scope, owner.token, resolution, note)).toBe('ok');
+  expect((await sealed(owner)).kind).toBe('sealed');
+  await expectReplay(ledger, owner);
+});
+
 it('an encrypted response is read by every gateway during a rotation, and beside others', async () => {
   const { open } = store();
   const ledgers: [ledger: Ledger, keyId: string | undefined][] = [
