@@ -1,10 +1,19 @@
 /** `npm run chaos`: three gateways on a real store, merchants who retry, and faults of every part. */
-import { rmSync, writeFileSync } from 'node:fs';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { text } from 'node:stream/consumers';
+import { fileURLToPath } from 'node:url';
 import { inspect, parseArgs } from 'node:util';
 import { LEASE_MS } from './gateway-config.ts';
 import { NO_FAULTS, run } from './run.ts';
 import { markdownOf, type Summary, tableOf } from './summary.ts';
 import { STORES, type StoreName, UNSAFE, type Unsafe } from './topology.ts';
+
+const MAIN = fileURLToPath(import.meta.url);
 
 const USAGE = `npm run chaos -- [options]
 
@@ -89,33 +98,55 @@ const options = {
   together: Math.floor(numberOf('together', 1, 5)),
   recoverWithinMs: numberOf('recover-within', 1, 600_000),
 };
-const stores = all ? STORES : [oneOf('store', values.store, STORES)];
 const atOnce = Math.floor(numberOf('at-once', 1, STORES.length));
 const summaries = new Map<StoreName, Summary>();
 
-async function runOn(store: StoreName): Promise<void> {
-  const progress = (line: string) => void process.stderr.write(`${all ? `${store}: ` : ''}${line}\n`);
-  progress(`chaos: --store ${store} --minutes ${options.minutes} --seed ${options.seed}`);
-  try {
-    const summary = await run({ ...options, store, progress });
-    summaries.set(store, summary);
-    if (!all || !summary.clean) process.stdout.write(tableOf(summary));
-    if (summary.clean && !values.keep) rmSync(summary.folder, { recursive: true, force: true });
-    else process.stdout.write(`history and logs: ${summary.folder}\n`);
-  } catch (error) {
-    // With its cause: "fetch failed" alone does not say why.
-    progress(`chaos: the suite itself failed: ${inspect(error)}`);
-  }
+const say = (line: string) => void process.stderr.write(`${line}\n`);
+
+async function runHere(store: StoreName): Promise<void> {
+  say(`chaos: --store ${store} --minutes ${options.minutes} --seed ${options.seed}`);
+  const summary = await run({ ...options, store, progress: say });
+  summaries.set(store, summary);
+  process.stdout.write(tableOf(summary));
+  if (values.json) writeFileSync(values.json, `${JSON.stringify(summary, null, 2)}\n`);
+  if (summary.clean && !values.keep) rmSync(summary.folder, { recursive: true, force: true });
+  else process.stdout.write(`history and logs: ${summary.folder}\n`);
+}
+
+/** In a process of its own: while the verdict on one store is found, the proxies of another one must go on. */
+async function runInProcess(store: StoreName, folder: string): Promise<void> {
+  const json = join(folder, `${store}.json`);
+  const given = process.argv.slice(2).filter((argument) => argument !== '--all');
+  // The last one of an option wins.
+  const args = [...given, '--store', store, '--seed', `${options.seed}`, '--json', json];
+  const child = spawn(process.execPath, [MAIN, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
+  process.once('exit', () => child.kill('SIGTERM'));
+  createInterface({ input: child.stderr }).on('line', (line) => say(`${store}: ${line}`));
+  const [output, [code, signal]] = await Promise.all([text(child.stdout), once(child, 'exit')]);
+  if (code !== 0) say(`${store}: ended with ${code ?? signal}\n${output}`);
+  if (existsSync(json)) summaries.set(store, JSON.parse(readFileSync(json, 'utf8')));
+}
+
+async function runAll(): Promise<void> {
+  const folder = mkdtempSync(join(tmpdir(), 'oncegate-chaos-all-'));
+  const queue = STORES.values();
+  const lane = async () => {
+    for (const store of queue) await runInProcess(store, folder);
+  };
+  await Promise.all(Array.from({ length: atOnce }, lane));
+  const ended = STORES.flatMap((store) => summaries.get(store) ?? []);
+  process.stdout.write(markdownOf(ended));
+  if (values.json) writeFileSync(values.json, `${JSON.stringify(ended, null, 2)}\n`);
 }
 
 // The 'exit' event stops the processes of the suite. A signal without a listener would not emit it.
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(130));
-const queue = stores.values();
-const lane = async () => {
-  for (const store of queue) await runOn(store);
-};
-await Promise.all(Array.from({ length: atOnce }, lane));
-const ended = stores.flatMap((store) => summaries.get(store) ?? []);
-if (all) process.stdout.write(markdownOf(ended));
-if (values.json) writeFileSync(values.json, `${JSON.stringify(all ? ended : ended[0], null, 2)}\n`);
-process.exit(ended.some(({ clean }) => !clean) ? 1 : ended.length < stores.length ? 70 : 0);
+const stores = all ? STORES : [oneOf('store', values.store, STORES)];
+try {
+  await (all ? runAll() : runHere(stores[0] as StoreName));
+} catch (error) {
+  // With its cause: "fetch failed" alone does not say why.
+  say(`chaos: the suite itself failed: ${inspect(error)}`);
+}
+if ([...summaries.values()].some(({ clean }) => !clean)) process.exit(1);
+process.exit(summaries.size < stores.length ? 70 : 0);

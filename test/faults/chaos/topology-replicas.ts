@@ -58,7 +58,9 @@ class Group {
     wire.refuse(false);
     wire.swallowReplication(false);
     wire.cut();
-    await server.admin.call('REPLICAOF', '127.0.0.1', wire.port);
+    // It refuses while it loads what it got before.
+    const follows = () => server.admin.call('REPLICAOF', '127.0.0.1', wire.port).catch(() => false);
+    await until(follows, READY_WITHIN_MS);
   }
 
   /** Makes the first one the master. The others have their new roles from {@link mend} on. */
