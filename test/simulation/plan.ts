@@ -111,6 +111,8 @@ const RETENTIONS_MS = [RETENTION_MS, RETENTION_MS, 1.5 * RETENTION_MS];
 const LEASES_MS = [10_000, 10_000, 6000];
 /** Steps of a small world: most of its faults meet one of them. */
 const MOST_STEPS = 50;
+/** Around the first byte, where most depends on what breaks. */
+const MOMENTS = ['create answered', 'connecting', 'connected', 'request sent', 'backend answered'];
 /** Clocks of machines differ by at most so much. */
 const MOST_DRIFT = 0.0002;
 
@@ -179,6 +181,12 @@ export function draw(seed: number, mix: Mix = {}): Plan {
   });
   const faults =
     mix.faults?.(dice) ?? Array.from({ length: dice.between(0, 3) }, () => drawFault(dice, store));
+  if (!mix.faults)
+    for (const fault of faults) if (more.chance(0.25)) fault.step = more.pick(MOMENTS);
+  // A clock is often set when a machine goes on.
+  const freeze = faults.find(({ kind }) => kind === 'freeze');
+  for (const fault of faults)
+    if (freeze && fault.kind === 'clock steps' && more.chance(0.5)) fault.step = freeze.step;
   // A suspended machine whose wall clock is set back meanwhile has clocks that both show no time: no fence can notice that.
   if (faults.some((fault) => fault.kind === 'freeze' && fault.clocks === 'wall runs'))
     for (const fault of faults) if (fault.kind === 'clock steps') fault.ms = Math.abs(fault.ms);
