@@ -181,8 +181,7 @@ export function draw(seed: number, mix: Mix = {}): Plan {
   });
   const faults =
     mix.faults?.(dice) ?? Array.from({ length: dice.between(0, 3) }, () => drawFault(dice, store));
-  if (!mix.faults)
-    for (const fault of faults) if (more.chance(0.25)) fault.step = more.pick(MOMENTS);
+  if (!mix.faults) for (const fault of faults) if (more.chance(0.25)) fault.step = more.pick(MOMENTS);
   // A clock is often set when a machine goes on.
   const freeze = faults.find(({ kind }) => kind === 'freeze');
   for (const fault of faults)
