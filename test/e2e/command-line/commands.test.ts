@@ -1,11 +1,10 @@
 import { existsSync, writeFileSync } from 'node:fs';
-import { createServer, type Server } from 'node:http';
 import { join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
-import { listen } from '../../../src/gateway/http-server.ts';
 import { Names } from '../../../src/store/redis/commands.ts';
 import { bring } from '../../contract/states.ts';
+import { rawBackend } from '../../support/backend.ts';
 import { type Ended, expectPlain, newFolder, run } from '../../support/command.ts';
 import { configFile, type MoreConfig, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
@@ -139,15 +138,8 @@ it('config print shows the configuration in force, which a gateway reads again, 
 });
 
 describe('a start that cannot succeed says why in one line', () => {
-  let other: Server;
-  let port: number;
-  beforeAll(async () => {
-    other = createServer();
-    port = await listen(other, '127.0.0.1', 0);
-  });
-  afterAll(() => new Promise((resolve) => other.close(resolve)));
-
   it('if a port is in use', async () => {
+    const port = Number(new URL(await rawBackend(() => {})).port);
     const taken = { host: '127.0.0.1', port };
     for (const more of [{ listen: taken }, { admin: taken }]) {
       const ended = await serve(more);

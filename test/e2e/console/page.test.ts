@@ -1,21 +1,17 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:http';
 import { join } from 'node:path';
 import express from 'express';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { pageRoutes } from '../../../src/admin/console/page.ts';
 import { securityHeaders } from '../../../src/admin/headers.ts';
-import { listen } from '../../../src/gateway/http-server.ts';
+import { httpBackend } from '../../support/backend.ts';
 import { send } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';
 import { codeOf } from '../../support/console.ts';
 
 /** The routes of the page, for the bundle in a folder. */
-async function serve(folder: string): Promise<string> {
-  const server = createServer(express().use(securityHeaders).use('/console', pageRoutes(folder)));
-  onTestFinished(() => void server.close());
-  return `http://127.0.0.1:${await listen(server, '127.0.0.1', 0)}`;
-}
+const serve = (folder: string) =>
+  httpBackend(express().use(securityHeaders).use('/console', pageRoutes(folder)));
 
 describe('the page of the console', () => {
   it('is served with its assets, which browsers keep', async () => {

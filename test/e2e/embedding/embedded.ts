@@ -1,14 +1,14 @@
 import { createServer, type Server } from 'node:http';
 import { createRequire } from 'node:module';
 import express5, { type Express, type RequestHandler } from 'express';
-import { afterEach } from 'vitest';
-import { listen } from '../../../src/gateway/http-server.ts';
+import { onTestFinished } from 'vitest';
 import {
   type IdempotencyMiddleware,
   type IdempotencyOptions,
   idempotency,
   sqliteStore,
 } from '../../../src/index.ts';
+import { openBackend } from '../../support/backend.ts';
 import { send, type TestAnswer, type TestRequest } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';
 
@@ -31,15 +31,7 @@ export interface Embedded {
   post(key: string, request?: TestRequest): Promise<TestAnswer>;
 }
 
-const closers: (() => Promise<void>)[] = [];
-afterEach(async () => {
-  for (const close of closers.splice(0).reverse()) await close();
-});
-
-/** Closed after the test, in the reverse order. */
-export const closeAfterTest = (close: () => Promise<void>): unknown => closers.push(close);
-
-/** Starts an application. `build` adds handlers behind `protect`. */
+/** Starts an application, which is closed after the test. `build` adds handlers behind `protect`. */
 export async function embed(
   build: (app: Express, protect: IdempotencyMiddleware, express: typeof express5) => void,
   {
@@ -56,14 +48,12 @@ export async function embed(
   app.set('env', 'test');
   build(app, protect, express);
   const server = createServer(app);
-  const port = await listen(server, '127.0.0.1', 0);
-  closeAfterTest(async () => {
-    server.closeAllConnections();
-    server.close();
+  const { url, close } = await openBackend(server);
+  onTestFinished(async () => {
+    await close();
     await protect.close(5000);
     if (!more.store) await store.close();
   });
-  const url = `http://127.0.0.1:${port}`;
   const post: Embedded['post'] = (key, request = {}) =>
     send(url, {
       method: 'POST',

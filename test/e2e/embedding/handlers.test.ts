@@ -12,7 +12,7 @@ import express5, {
   type RequestHandler,
   type Response,
 } from 'express';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import { type Idempotency, sqliteStore } from '../../../src/index.ts';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import type { OpenedStore } from '../../../src/middleware/stores.ts';
@@ -22,7 +22,7 @@ import { rawConnection } from '../../support/raw.ts';
 import { connectionsOf } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
-import { closeAfterTest, compression, embed, expressVersions } from './embedded.ts';
+import { compression, embed, expressVersions } from './embedded.ts';
 
 type Handler = (
   req: Request & { idempotency?: Idempotency },
@@ -433,7 +433,7 @@ describe('idempotency()', () => {
       },
       { timeoutMs: 100, waitMs: 0, store, ...options },
     );
-    closeAfterTest(() => store.close());
+    onTestFinished(() => store.close());
     const { store: records } = store as OpenedStore;
     const scope = recordIdOf('middleware', 'M-ALPHA', 'k-1');
     const expiresInMs = () => records.expiresInMs(scope);

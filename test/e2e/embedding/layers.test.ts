@@ -3,7 +3,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { RequestHandler } from 'express';
 import { createProxyMiddleware } from 'http-proxy-middleware';
-import { expect, it } from 'vitest';
+import { expect, it, onTestFinished } from 'vitest';
 import type { RecordView, ShownRecord } from '../../../src/doubts/records.ts';
 import { forward } from '../../../src/index.ts';
 import { httpBackend } from '../../support/backend.ts';
@@ -11,8 +11,8 @@ import { withdraw } from '../../support/client.ts';
 import { newFolder, run } from '../../support/command.ts';
 import { configFile, testConfig } from '../../support/config.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openGateway } from '../../support/stack.ts';
-import { closeAfterTest, embed } from './embedded.ts';
+import { gatewayForTest } from '../../support/stack.ts';
+import { embed } from './embedded.ts';
 
 /** The application pays unless the gateway's answer to it is lost on the way. Every request is that of M-ALPHA. */
 async function openLayers(layer?: string) {
@@ -28,8 +28,7 @@ async function openLayers(layer?: string) {
     { folder: join(folder, 'data'), operation: 'withdraw', ...(layer !== undefined && { layer }) },
   );
   const config = testConfig(folder, app.url);
-  const gateway = await openGateway(config);
-  closeAfterTest(() => gateway.shutdown());
+  const gateway = await gatewayForTest(config);
   const file = configFile(config, folder);
   const records = (...args: string[]) => run(['records', ...args, '--config', file]);
   const show = async (...args: string[]) =>
@@ -70,7 +69,7 @@ it('forward() and other proxies behind idempotency() pass the hops on', async ()
     await embed((to, protect) => to.use(protect, handler), { folder, ...(layer !== undefined && { layer }) });
   const forwardTo = (upstream: string) => {
     const handler = forward({ upstream });
-    closeAfterTest(() => handler.close());
+    onTestFinished(() => handler.close());
     return handler;
   };
   const inner = await open(forwardTo(backend));

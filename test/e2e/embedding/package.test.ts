@@ -1,9 +1,8 @@
 import { existsSync, statfsSync, statSync, writeFileSync } from 'node:fs';
-import { createServer, type RequestListener } from 'node:http';
+import type { RequestListener } from 'node:http';
 import { join } from 'node:path';
 import express from 'express';
-import { describe, expect, it } from 'vitest';
-import { listen } from '../../../src/gateway/http-server.ts';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import {
   bearerAuth,
   createGateway,
@@ -12,6 +11,7 @@ import {
   redisStore,
   sqliteStore,
 } from '../../../src/index.ts';
+import { httpBackend } from '../../support/backend.ts';
 import { send } from '../../support/client.ts';
 import { run } from '../../support/command.ts';
 import { temporaryFolder, testConfig, writeKeys } from '../../support/config.ts';
@@ -20,13 +20,13 @@ import { emptied, startRedis } from '../../support/redis-server.ts';
 import { openSandbox } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
-import { closeAfterTest, embed } from './embedded.ts';
+import { embed } from './embedded.ts';
 
 describe('bearerAuth()', () => {
   it('finds the merchant of a secret key, and refuses others', async () => {
     const folder = temporaryFolder();
     const auth = await bearerAuth({ path: writeKeys(folder), scope: 'payout' });
-    closeAfterTest(async () => auth.close());
+    onTestFinished(async () => auth.close());
     const merchants: unknown[] = [];
     const { post } = await embed(
       (app, protect) =>
@@ -57,7 +57,7 @@ describe('redisStore()', () => {
     const folder = temporaryFolder();
     const options = { url: redis.url, timeoutMs: 5000, identityFile: join(folder, 'mark.json') };
     const store = await redisStore(options);
-    closeAfterTest(() => store.close());
+    onTestFinished(() => store.close());
     const { post } = await embed((to, protect) => to.post('/payouts', protect, (_req, res) => res.json({})), {
       store,
     });
@@ -81,7 +81,7 @@ describe('redisStore()', () => {
 it('all handlers with the same metrics show the store once: its doubts, its size and its commits', async () => {
   const path = temporaryFolder();
   const store = await sqliteStore({ path, timeoutMs: 5000 });
-  closeAfterTest(() => store.close());
+  onTestFinished(() => store.close());
   const { post } = await embed(
     // 502 leaves the key in doubt.
     (app, protect) => app.post('/payouts', protect, (_req, res) => void res.status(502).end()),
@@ -90,7 +90,7 @@ it('all handlers with the same metrics show the store once: its doubts, its size
   expect((await post('k-1')).status).toBe(502);
   const { metrics, close } = idempotency({ store, operation: 'withdraw', merchant: () => 'M-ALPHA' });
   const second = idempotency({ store, operation: 'refund', merchant: () => 'M-ALPHA', metrics });
-  for (const end of [close, second.close]) closeAfterTest(() => end(1000));
+  for (const end of [close, second.close]) onTestFinished(() => end(1000));
   const sum = async (name: string) =>
     new Scrape(await metrics.text()).value(`oncegate_${name}`) ?? Number.NaN;
   await until(async () => (await sum('doubts_counted_timestamp_seconds')) > 0);
@@ -142,16 +142,10 @@ describe('createGateway()', () => {
     await expect(pay(url)).rejects.toThrow('ECONNREFUSED');
   });
 
-  async function serve(app: RequestListener): Promise<string> {
-    const server = createServer(app);
-    closeAfterTest(async () => void server.close());
-    return `http://127.0.0.1:${await listen(server, '127.0.0.1', 0)}`;
-  }
-
   it('can be mounted in a larger application, and its refusals stay problem documents', async () => {
     const { sandbox, gateway } = await open();
-    closeAfterTest(() => gateway.close());
-    const url = await serve(
+    onTestFinished(() => gateway.close());
+    const url = await httpBackend(
       express()
         .get('/hello', (_req, res) => res.send('hello'))
         .use('/pay', gateway.app),
@@ -172,8 +166,8 @@ describe('createGateway()', () => {
     const store = { kind: 'redis' as const, url: redis.url, timeoutMs: 5000, identityFile };
     const config = { ...testConfig(folder, sandbox.url), log: { level: 'silent' as const }, store };
     const gateway = await createGateway(config);
-    closeAfterTest(() => gateway.close());
-    const url = await serve(gateway.app as RequestListener);
+    onTestFinished(() => gateway.close());
+    const url = await httpBackend(gateway.app as RequestListener);
     expect((await pay(url)).status).toBe(201);
     await until(() => existsSync(identityFile));
     await emptied(redis);
@@ -190,7 +184,7 @@ describe('createGateway()', () => {
       ...{ path: temporaryFolder(), retentionMs: 30_000, inDoubtRetentionMs: 30_000 },
     });
     const store = await sqliteStore({ path: temporaryFolder() });
-    for (const opened of [short, store]) closeAfterTest(() => opened.close());
+    for (const opened of [short, store]) onTestFinished(() => opened.close());
     const cluster = { cluster: ['redis://127.0.0.1:9'], durability: { replicas: 1 } };
     const lookup = { ask: async () => ({ kind: 'undecided' as const }), releaseAfterMs: 29_999 };
     const metrics = { text: async () => '' };

@@ -1,8 +1,7 @@
-import { once } from 'node:events';
 import http from 'node:http';
-import { type AddressInfo, createServer } from 'node:net';
 import { expect, it, onTestFinished } from 'vitest';
 import type { Overview } from '../../../src/console/contract.ts';
+import { rawBackend } from '../../support/backend.ts';
 import { send } from '../../support/client.ts';
 import { consoleOptions, loggedIn } from '../../support/console.ts';
 import { scrape } from '../../support/metrics.ts';
@@ -41,18 +40,9 @@ it('/readyz is ready when store, backend and keys are, and names an unreachable 
 
 it('/readyz asks the backend and the store at most ten times a second, however often it is asked itself', async () => {
   let connections = 0;
-  const backend = createServer((socket) => {
-    connections++;
-    socket.on('error', () => {});
-  }).listen(0, '127.0.0.1');
-  await once(backend, 'listening');
-  onTestFinished(() => void backend.close());
+  const url = await rawBackend(() => void connections++);
   const redis = await startRedis();
-  const { port } = backend.address() as AddressInfo;
-  const { adminUrl } = await stackForTest({
-    ...onRedis(redis),
-    upstream: { url: `http://127.0.0.1:${port}` },
-  });
+  const { adminUrl } = await stackForTest({ ...onRedis(redis), upstream: { url } });
   const agent = new http.Agent({ keepAlive: true, maxSockets: 20 });
   onTestFinished(() => agent.destroy());
   const [sets, startedMs] = [await redis.commandCount('set'), performance.now()];
