@@ -158,7 +158,7 @@ export class Backend {
     if (isFinal) this.#known.set(key, { response: undefined });
     const isLate = behaviour === 'pays later than everyone waits';
     const workMs = givenMs ?? (isLate ? (this.#dice.next() * this.#plan.latestMs) / 2 : this.#workMs());
-    if (behaviour === 'resets while it pays') this.#timeline.after(workMs / 2, () => answer(reset));
+    if (behaviour === 'resets while it pays') this.#timeline.after(workMs / 2, () => answer(RESET));
     this.#timeline.after(workMs, () => {
       ended();
       const result = pays ? this.#execute(sent) : `nothing ${++this.#results}`;
@@ -196,7 +196,7 @@ export class Backend {
 }
 
 /** What an operator or a lookup completes a key with. */
-export const responseOf = ({ result }: Execution): BackendResponse => ({
+export const responseOf = ({ result }: Pick<Execution, 'result'>): BackendResponse => ({
   ...{ status: 201, headers: [], body: Buffer.from(result) },
 });
 
@@ -210,12 +210,12 @@ const STATUS: Partial<Record<Behaviour, number>> = {
   'a proxy gives up': 504,
 };
 
-const reset: Exchange = { kind: 'unknown', reason: 'reset', timedOut: false };
+export const RESET: Exchange = { kind: 'unknown', reason: 'reset', timedOut: false };
 
 /** Undefined: it does not answer any more. */
 function exchangeOf(behaviour: Behaviour, response: BackendResponse): Exchange | undefined {
   if (/never|while it pays/.test(behaviour)) return undefined;
-  if (behaviour.startsWith('resets') || behaviour === 'cuts its answer') return reset;
+  if (behaviour.startsWith('resets') || behaviour === 'cuts its answer') return RESET;
   if (behaviour !== 'answers too much') return { kind: 'complete', response };
   const body = { closed: true, destroy() {} };
   return { kind: 'oversize', status: 201, headers: [], body: body as never };

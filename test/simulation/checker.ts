@@ -66,6 +66,7 @@ export class Checker {
   /** All results that the backend or an operator has given to a key. */
   readonly #results = new Map<Scope, Set<string>>();
   readonly #excuses = new Map<Scope, string>();
+  readonly #sent = new Set<string>();
   readonly #again = new Set<string>();
   readonly #sentAgain = new Set<Scope>();
   readonly #late = new Set<string>();
@@ -118,6 +119,7 @@ export class Checker {
     key.lifetimes.retentionMs = Math.min(key.lifetimes.retentionMs, retentionMs);
     key.lifetimes.inDoubtRetentionMs = Math.min(key.lifetimes.inDoubtRetentionMs, inDoubtRetentionMs);
     key.dispatches.push({ request, decision: undefined, wasRefused: false, releases: 0 });
+    this.#sent.add(request);
   }
 
   /** What its gateway sees of it. */
@@ -194,6 +196,10 @@ export class Checker {
       if (key.result?.isStored && key.result.atMs < beganMs)
         this.#break(scope, `${request} got ${result.kind} after ${key.result.words} was told`);
     };
+    const saysSent = result.kind === 'executed' && result.exchange.kind !== 'not_sent';
+    const wasSent = this.#sent.has(request);
+    if (saysSent !== wasSent && !STORED.test(result.kind))
+      this.#break(scope, `${request} got ${result.kind}, and was ${wasSent ? '' : 'not '}sent`);
     switch (result.kind) {
       case 'replayed':
         this.#tellResult(key, scope, request, wordsOf(result.response), true, nowMs);
@@ -269,6 +275,13 @@ export class Checker {
     return key.isUnsure || key.announced > 0 || key.dispatches.some(({ wasRefused }) => !wasRefused);
   }
 
+  /** What judgements from now on can depend on, except times and how often gateways have announced that they send again. */
+  stateOf(scope: Scope): string {
+    const { dispatches = [], announced = 0, result, wasResolved = false } = this.#keys.get(scope) ?? {};
+    const sent = dispatches.map(({ request, wasRefused, releases }) => [request, wasRefused, releases]);
+    return JSON.stringify([sent, announced > 0, result?.words, result?.isStored, wasResolved]);
+  }
+
   #know(scope: Scope, words: string): void {
     const all = this.#results.get(scope);
     if (all) all.add(words);
@@ -305,6 +318,8 @@ const openOf = ({ dispatches }: Key): Dispatch[] =>
 
 /** Statuses with which a backend says that nothing was done, or cannot know. */
 const NO_RESULTS = /^(?:401|429|502|503|504|520|522|524) |urn:oncegate:problem:/;
+/** What a request gets that was not sent, and one whose own result was refused. */
+const STORED = /^(?:replayed|tombstone)$/;
 const isInDoubt = ({ decision }: Dispatch): boolean => decision === 'in_doubt';
 
 const TOO_LARGE = 'a response that was too large';

@@ -64,6 +64,7 @@ export interface GatewayParts {
 }
 
 const CONNECT_TIMEOUT_MS = 2000;
+export const QUEUE_TIMEOUT_MS = 2000;
 
 /** A gateway: all that the product has between HTTP and the store. */
 export class Gateway {
@@ -73,7 +74,7 @@ export class Gateway {
   readonly desk: Desk;
   readonly ledger: Ledger;
   readonly slots: Slots;
-  readonly #lookups: Lookups;
+  readonly #lookups: Lookups | undefined;
   readonly #parts: GatewayParts;
   readonly #broken: Broken;
   /** Keys whose requests are about to be sent. */
@@ -84,13 +85,13 @@ export class Gateway {
   #isClosing = false;
 
   constructor(plan: GatewayPlan, parts: GatewayParts, broken: Broken) {
-    const { process, register, backend, timeline, dice, event, layer } = parts;
+    const { process, register, layer } = parts;
     const { clock, random, name: gatewayId } = process;
     this.process = process;
     this.plan = plan;
     this.#parts = parts;
     this.#broken = broken;
-    const { leaseMs, retentionMs, inDoubtRetentionMs, inDoubt, releaseAfterMs } = plan;
+    const { leaseMs, retentionMs, inDoubtRetentionMs, inDoubt } = plan;
     const lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
     const Ledgers = broken.Ledgers ?? Ledger;
     const { write: changed } = broken;
@@ -105,35 +106,9 @@ export class Gateway {
       this.#askedStoodMs.set(owner.scope, process.machine.stoodStillMs);
       return aliveForMs(owner);
     };
-    const lookup: Lookup = {
-      ...{ releaseAfterMs, firstAfterMs: 1000, maxPauseMs: 6 * 3_600_000 },
-      ask: ({ merchant, key }) =>
-        new Promise((resolve) => {
-          timeline.after(1 + dice.next() ** 4 * 4000, () => {
-            const scope = recordIdOf(layer, merchant, key);
-            const answer = backend.ask(parts.checker.executionOf(scope, timeline.nowMs));
-            parts.checker.lookedUp(scope, answer, timeline.nowMs);
-            process.machine.run(process, () => resolve(answer));
-          });
-        }),
-    };
-    const byOperation = new Map(
-      inDoubt === 'lookup'
-        ? [
-            ['withdraw', lookup],
-            ['refund', lookup],
-          ]
-        : [],
-    );
-    const lookupObserver = {
-      lookedUp: (_: string, result: string) => event(`looked up ${result}`),
-      resolved: (_: Scope, { to }: AuditRecord) => parts.say(`a lookup has ${to.as} the key`),
-      undecided() {},
-    };
-    const lookupClock = broken.ageByWall ? { ...clock, monotonicMs: clock.wallMs } : clock;
-    this.#lookups = new Lookups(this.ledger, layer, byOperation, lookupObserver, lookupClock, random);
+    if (inDoubt === 'lookup') this.#lookups = this.#newLookups();
     this.slots = new Slots(
-      { maxConnections: plan.maxConnections, maxQueued: 2, queueTimeoutMs: 2000 },
+      { maxConnections: plan.maxConnections, maxQueued: 2, queueTimeoutMs: QUEUE_TIMEOUT_MS },
       clock,
     );
     const options = { leaseMs, inDoubtRetentionMs, completeRetryMs: plan.completeRetryMs, maxWaiters: 3 };
@@ -147,7 +122,32 @@ export class Gateway {
       random,
     );
     this.desk = new Desk(this.ledger, { layer, leaseMs, maxStoredBytes: 1000, clock });
-    if (inDoubt === 'lookup') void this.#lookups.lookUpAbandoned(leaseMs);
+    void this.#lookups?.lookUpAbandoned(leaseMs);
+  }
+
+  #newLookups(): Lookups {
+    const { process, backend, timeline, dice, layer, checker, event, say } = this.#parts;
+    const { clock, random } = process;
+    const lookup: Lookup = {
+      ...{ releaseAfterMs: this.plan.releaseAfterMs, firstAfterMs: 1000, maxPauseMs: 6 * 3_600_000 },
+      ask: ({ merchant, key }) =>
+        new Promise((resolve) => {
+          timeline.after(1 + dice.next() ** 4 * 4000, () => {
+            const scope = recordIdOf(layer, merchant, key);
+            const answer = backend.ask(checker.executionOf(scope, timeline.nowMs));
+            checker.lookedUp(scope, answer, timeline.nowMs);
+            process.machine.run(process, () => resolve(answer));
+          });
+        }),
+    };
+    const byOperation = new Map(['withdraw', 'refund'].map((operation) => [operation, lookup]));
+    const observer = {
+      lookedUp: (_: string, result: string) => event(`looked up ${result}`),
+      resolved: (_: Scope, { to }: AuditRecord) => say(`a lookup has ${to.as} the key`),
+      undecided() {},
+    };
+    const lookupClock = this.#broken.ageByWall ? { ...clock, monotonicMs: clock.wallMs } : clock;
+    return new Lookups(this.ledger, layer, byOperation, observer, lookupClock, random);
   }
 
   /** @param hops the layers that it has passed, this one included. Default: this one */
@@ -173,7 +173,7 @@ export class Gateway {
       const { pendingWrites } = this.engine;
       if (pendingWrites > 0) this.#break(`has closed with ${pendingWrites} pending writes`);
     });
-    await Promise.all([closed, this.#lookups.close()]);
+    await Promise.all([closed, this.#lookups?.close()]);
   }
 
   #break(what: string): void {
@@ -192,19 +192,26 @@ export class Gateway {
     }
   }
 
+  /** Connects to the backend. */
+  connect(_: Sent, connected: (isRefused: boolean) => void): void {
+    const { timeline, dice } = this.#parts;
+    const { connectsAtOnce } = this.plan;
+    const connectMs = dice.next() ** 6 * CONNECT_TIMEOUT_MS;
+    const isRefused = dice.next() < 0.03 && !connectsAtOnce;
+    timeline.after(connectsAtOnce ? 1 : connectMs, () => connected(isRefused));
+  }
+
   /** Connects, asks the fence, and sends. */
   #send(sent: Sent, maySend: () => boolean): Promise<Exchange> {
     const { process, backend, timeline, dice, step, checker, say } = this.#parts;
     const { exchange: changed = (exchange: Exchange) => exchange } = this.#broken;
     return new Promise((resolve, reject) => {
-      const connectMs = dice.next() ** 6 * CONNECT_TIMEOUT_MS;
-      const isRefused = dice.next() < 0.03 && !this.plan.connectsAtOnce;
       const breaks = dice.next() < 0.01 && !backend.isCalm;
       const { machine } = process;
       const askedStoodMs = this.#askedStoodMs.get(sent.scope) ?? Number.POSITIVE_INFINITY;
       this.#connecting.add(sent.key);
       step('connecting');
-      timeline.after(this.plan.connectsAtOnce ? 1 : connectMs, () => {
+      this.connect(sent, (isRefused) => {
         step('connected');
         process.machine.run(process, () => {
           this.#connecting.delete(sent.key);
