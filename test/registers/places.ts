@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { afterAll, expect } from 'vitest';
 import type { Scope } from '../../src/lib/brands.ts';
-import { type Clock, systemClock } from '../../src/lib/clock.ts';
+import { systemClock } from '../../src/lib/clock.ts';
 import { Names } from '../../src/store/redis/commands.ts';
 import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
 import { RedisRegister } from '../../src/store/redis/register.ts';
@@ -12,7 +12,6 @@ import type { Closed, CopyRegister, Register } from '../../src/store/register.ts
 import { SqliteCopyRegister } from '../../src/store/sqlite/copy-register.ts';
 import { SqliteRegister } from '../../src/store/sqlite/sqlite-register.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
-import { movableClock } from '../support/movable-clock.ts';
 import { startRedis } from '../support/redis-server.ts';
 
 /**
@@ -27,8 +26,6 @@ export const EXACT_MS = 7_000;
 export interface Place {
   readonly name: string;
   readonly nodes: readonly [Register, Register];
-  /** Shows the time that passes there. */
-  readonly clock: Clock;
   pass(ms: number): Promise<void>;
   /** Empties the store. */
   reset(): Promise<void>;
@@ -40,12 +37,10 @@ export interface Place {
 /** The register of tests, which the others are compared with. */
 export function memory(Kind = MemoryRegister): Place {
   let nowMs = 1_000_000;
-  const clock = { ...systemClock, monotonicMs: () => nowMs, wallMs: () => 1_700_000_000_000 + nowMs };
-  const open = () => new Kind(clock.monotonicMs);
+  const open = () => new Kind(() => nowMs);
   let register = open();
   return {
     name: 'memory',
-    clock,
     get nodes() {
       return [register, register] as const;
     },
@@ -78,7 +73,7 @@ export async function sqlite(): Promise<Place> {
   });
   return {
     name: 'sqlite',
-    ...{ nodes, clock },
+    nodes,
     pass: async (ms) => {
       passedMs += ms;
     },
@@ -119,16 +114,14 @@ export async function redis(): Promise<Place> {
     ...{ location: { url }, prefix: 'place', gatewayId: 'gateway', lockNodes: [], replicas: 0 },
     ...{ timeoutMs: 10_000, connectTimeoutMs: 5_000, clock: systemClock },
   };
-  const clock = movableClock();
   const names = new Names(options.prefix);
   const nodes = [await RedisRegister.open(options), await RedisRegister.open(options)] as const;
   const copy = await RedisCopyRegister.open(options);
   afterAll(() => Promise.all([copy, ...nodes].map((node) => node.close())));
   return {
     name: 'redis',
-    ...{ nodes, clock },
+    nodes,
     pass: async (ms) => {
-      clock.pass(ms);
       await admin.eval(PASS, 0, ms);
     },
     reset: async () => void (await admin.flushall()),
