@@ -64,8 +64,10 @@ test('a refused request is answered before its body is read or invited, and the 
       [CHUNKED, chunk(INSIDE)],
     ] as const) {
       // How long a chunked body is cannot be known before it arrives.
-      if (what === 'a long body' && framing === CHUNKED) continue;
-      expect(await refusalOf(head(line, ...fields, framing), body)).toEqual(expected);
+      const isRead = what === 'a long body' && framing === CHUNKED;
+      const sent = isRead ? chunk(INSIDE.padEnd(LIMIT_BYTES + 1)) : body;
+      expect(await refusalOf(head(line, ...fields, framing), sent)).toEqual(expected);
+      if (isRead) continue;
       expect(await refusalOf(head(line, ...fields, framing, EXPECT))).toEqual(expected);
     }
   });
