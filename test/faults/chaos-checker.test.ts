@@ -104,6 +104,8 @@ const explanations: Row[] = [
   ['another gateway', ['unexplained_doubt'], [...doubt, killed(50, { gateway: 1 })]],
   ['another process', ['unexplained_doubt'], [...doubt, killed(50, { life: 2 })]],
   ['a loss before', ['unexplained_doubt'], [lostAt(60), ...late]],
+  ['a gateway that is killed much later', ['unexplained_doubt'], [...doubt, killed(19_000)]],
+  ['the same, but the store failed until then', [], [...doubt, ...storeFault(0, 18_000), killed(19_000)]],
   ['an unknown outcome', [], [call(0, result('b', { status: 502 }), { fault: 'status=502' }), last(UNKNOWN)]],
 ];
 

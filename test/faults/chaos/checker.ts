@@ -1,5 +1,13 @@
 import type { Call, Ended, Event } from './history.ts';
-import { type Death, isOf, lostResult, spansOf, type World } from './lost-results.ts';
+import {
+  type Death,
+  type FaultSpan,
+  isOf,
+  lostResult,
+  spansOf,
+  storedBy,
+  type World,
+} from './lost-results.ts';
 import { isCompleted, isInDoubt, isLossy } from './merchants.ts';
 import { growthOf, type Sample } from './samples.ts';
 
@@ -77,7 +85,7 @@ export function check(evidence: Evidence): Violation[] {
   for (const [scope, calls] of Map.groupBy(callsOf(events), (call) => call.scope)) {
     const shown = [
       ...answersOf(calls, paid.has(scope), world),
-      ...doubtsOf(calls, listed.has(scope), [...deaths, ...losses]),
+      ...doubtsOf(calls, listed.has(scope), [...deaths, ...losses], world.faults),
     ];
     for (const [rule, detail] of shown) found.push({ rule, scope, detail });
   }
@@ -111,24 +119,31 @@ function* answersOf(calls: readonly Call[], isPaid: boolean, world: World): Show
 }
 
 /** The violations in the final state of a key. */
-function* doubtsOf(calls: readonly Call[], isListed: boolean, causes: readonly Cause[]): Shown {
+function* doubtsOf(
+  calls: readonly Call[],
+  isListed: boolean,
+  causes: readonly Cause[],
+  faults: readonly FaultSpan[],
+): Shown {
   const last = calls.findLast(({ as }) => as === 'last')?.ended;
   if (last && isInDoubt(last)) {
     if (!isListed) yield ['unlisted_doubt', 'in doubt and not listed'];
-    if (!calls.some((call) => isExplained(call, causes)))
+    if (!calls.some((call) => isExplained(call, causes, faults)))
       yield ['unexplained_doubt', 'nothing was lost that could explain it'];
   } else if (!last || !isCompleted(last)) yield ['stuck', `the last answer was ${JSON.stringify(last)}`];
 }
 
 type Cause = Extract<Event, { event: 'backend_lost' | 'gateway_died' | 'stalled' }>;
 
-function isExplained(call: Call, causes: readonly Cause[]): boolean {
+function isExplained(call: Call, causes: readonly Cause[], faults: readonly FaultSpan[]): boolean {
+  // A start that is to be taken back waits for the store as a result does.
+  const untilMs = Math.max(call.atMs + EXPLAINED_WITHIN_MS, storedBy(call, faults));
   return (
     isLossy(call.fault) ||
     causes.some((cause) => {
       if (cause.event === 'gateway_died' && !isOf(cause, call)) return false;
       const endMs = cause.atMs + (cause.event === 'stalled' ? cause.forMs : 0);
-      return endMs >= call.atMs && cause.atMs <= call.atMs + EXPLAINED_WITHIN_MS;
+      return endMs >= call.atMs && cause.atMs <= untilMs;
     })
   );
 }

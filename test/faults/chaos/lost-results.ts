@@ -43,8 +43,8 @@ export function lostResult(calls: readonly Call[], { faults, deaths, failsOver }
   return `in doubt at ${lost.endedAtMs} ms, acknowledged at ${acknowledgedAtMs} ms`;
 }
 
-/** The time at which the result of this call must be stored: before it was acknowledged, unless the store failed. */
-function storedBy({ atMs, endedAtMs, gateway }: Call, faults: readonly FaultSpan[]): number {
+/** The time at which what this call writes must be stored: before it was answered, unless the store failed. */
+export function storedBy({ atMs, endedAtMs, gateway }: Call, faults: readonly FaultSpan[]): number {
   let byMs = Number.NEGATIVE_INFINITY;
   for (const fault of faults) {
     const isStopped = fault.stops === 'everywhere' || (fault.stops === 'there' && fault.gateway === gateway);
