@@ -80,7 +80,7 @@ export function restart(
   const isSame = held?.record.fingerprint.equals(fingerprint) && held.record.operation === operation;
   if (held?.record.state !== 'in_doubt' || !isSame) return { answer: 'changed' };
   const { gatewayId, lifetimes } = own;
-  // Whoever was told `outcome_unknown` by a gateway that keeps keys for longer must not find this one new.
+  // A merchant who was told `outcome_unknown` by a gateway that keeps keys for longer must not find this key new.
   const inDoubtRetentionMs = Math.max(lifetimes.inDoubtRetentionMs, held.record.lifetimes.inDoubtRetentionMs);
   const record = next(held.record, stamp, {
     ...{ state: 'executing', token, gatewayId, lifetimes: { ...lifetimes, inDoubtRetentionMs } },
