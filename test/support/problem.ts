@@ -38,17 +38,16 @@ export function retryOf(code: ProblemCode): 'same_key' | 'new_key' | 'never' {
 export function expectProblem(answer: AnyAnswer, { status, code, ...expected }: ExpectedProblem): void {
   const linesOf = (name: string) => [answer.headers[name]].flat();
   const [requestId] = linesOf('x-request-id');
+  // First, because the body of another answer may be no JSON.
+  expect(answer.status).toBe(status);
   const body = Buffer.isBuffer(answer.body) ? JSON.parse(answer.body.toString()) : answer.body;
-  expect({ status: answer.status, body }).toEqual({
+  expect(body).toEqual({
+    success: false,
+    type: `urn:oncegate:problem:${code}`,
+    title: expect.stringMatching(/\w/),
     status,
-    body: {
-      success: false,
-      type: `urn:oncegate:problem:${code}`,
-      title: expect.stringMatching(/\w/),
-      status,
-      detail: expect.stringMatching(/\w/),
-      error: { code, message: body.detail, retry: retryOf(code), request_id: requestId },
-    },
+    detail: expect.stringMatching(/\w/),
+    error: { code, message: body.detail, retry: retryOf(code), request_id: requestId },
   });
   expect(linesOf('x-request-id')).toEqual([expect.stringMatching(/^[\w.-]{8,128}$/)]);
   expect(linesOf('content-type')).toEqual(['application/problem+json']);
