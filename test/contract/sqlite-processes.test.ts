@@ -22,7 +22,7 @@ it('the store keeps every acknowledged write when its process is killed, and sta
   // Each round begins with the keys of the round before.
   for (let round = 0; round < 3; round++) {
     const writing = await RemoteStore.open(path);
-    // In the first rounds nobody else has it open, and the next process finds what the killed one left.
+    // In the first rounds no other process has the store open, so the next one finds what the killed one left.
     const beside = round === 2 ? await openSqlite(path) : undefined;
     const load = new RemoteLoad([writing], 8);
     await until(() => load.completed.length >= COMPLETED);

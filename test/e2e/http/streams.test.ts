@@ -333,7 +333,7 @@ describe('a merchant of an endless response', () => {
   const PAYOUT = { method: 'POST', path: '/v1/index.php' };
   const KEY = { 'x-service-idempotency': 'endless-1' };
 
-  /** Its head has arrived, and nobody reads its body. */
+  /** The head of the response has arrived, and its body is not read. */
   async function download(more: http.RequestOptions): Promise<IncomingMessage> {
     const headers = { ...BEARER, 'X-Sandbox-Fault': 'endless', ...more.headers };
     const asking = http.request(hasty.url, { agent: false, ...more, headers });

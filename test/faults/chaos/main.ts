@@ -113,7 +113,7 @@ async function runHere(store: StoreName): Promise<void> {
   else process.stdout.write(`history and logs: ${summary.folder}\n`);
 }
 
-/** In a process of its own: while the verdict on one store is found, the proxies of another one must go on. */
+/** Each store runs in a separate process: the check of one history would stop the proxies of another store. */
 async function runInProcess(store: StoreName, folder: string): Promise<void> {
   const json = join(folder, `${store}.json`);
   const given = process.argv.slice(2).filter((argument) => argument !== '--all');

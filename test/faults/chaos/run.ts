@@ -60,7 +60,7 @@ export async function run(options: RunOptions): Promise<Summary> {
       gateways.push(new GatewayProcess(i, folder, history, configOf(topology, backend, i), i === 0));
     }
     await Promise.all(gateways.map((gateway) => gateway.start()));
-    // A random stream of its own, so that the number of calls does not change which faults are drawn.
+    // A separate random stream, so that the number of calls does not change which faults are drawn.
     const random = new Random(options.seed + 1);
     const merchants = new Merchants(history, random, gateways, options.ratePerS);
     return await new Run(options, { folder, history, backend, topology, gateways, merchants }).run();
