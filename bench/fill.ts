@@ -13,7 +13,7 @@ import { openForWriting } from '../src/store/sqlite/database.ts';
 import { RECORD_COLUMNS, valuesOf } from '../src/store/sqlite/records.ts';
 
 const A_STEP = 20_000;
-const SCOPE_BYTES = 32;
+const RECORD_ID_BYTES = 32;
 const RETENTION_MS = 86_400_000;
 
 const BODY = Buffer.alloc(300, 'x');
@@ -32,15 +32,15 @@ function completed(): KeyRecord & Required<Pick<KeyRecord, 'completion'>> {
 }
 
 /** Scopes in ascending order, evenly spread as hashes are. This order inserts fastest and fills the pages best. */
-function* scopes(count: number): Generator<Buffer> {
+function* recordIds(count: number): Generator<Buffer> {
   const step = 2 ** 48 / count;
   let block = Buffer.alloc(0);
   for (let i = 0; i < count; i++) {
-    if (block.length === 0) block = randomBytes(SCOPE_BYTES * A_STEP);
-    const scope = block.subarray(0, SCOPE_BYTES);
-    block = block.subarray(SCOPE_BYTES);
-    scope.writeUIntBE(Math.floor(i * step), 0, 6);
-    yield scope;
+    if (block.length === 0) block = randomBytes(RECORD_ID_BYTES * A_STEP);
+    const recordId = block.subarray(0, RECORD_ID_BYTES);
+    block = block.subarray(RECORD_ID_BYTES);
+    recordId.writeUIntBE(Math.floor(i * step), 0, 6);
+    yield recordId;
   }
 }
 
@@ -55,9 +55,9 @@ export async function fillSqlite(path: string, count: number): Promise<void> {
   // A new store counts running time from the machine's start.
   const expiresAt = Math.ceil(systemClock.monotonicMs()) + RETENTION_MS;
   let done = 0;
-  for (const scope of scopes(count)) {
+  for (const recordId of recordIds(count)) {
     if (done % A_STEP === 0) database.exec('BEGIN IMMEDIATE');
-    insert.run(scope, expiresAt, ...values);
+    insert.run(recordId, expiresAt, ...values);
     done++;
     if (done % A_STEP === 0 || done === count) database.exec('COMMIT');
   }
@@ -82,8 +82,8 @@ export async function fillRedis(url: string, count: number): Promise<void> {
   ]);
   let chunks: Buffer[] = [];
   let written = 0;
-  for (const scope of scopes(count)) {
-    const key = names.recordOf(scope.toString('hex'));
+  for (const recordId of recordIds(count)) {
+    const key = names.recordOf(recordId.toString('hex'));
     chunks.push(Buffer.from(`*5\r\n$3\r\nSET\r\n$${key.length}\r\n${key}\r\n`), tail);
     written++;
     if (written % A_STEP !== 0 && written !== count) continue;

@@ -88,7 +88,7 @@ const writes: Row = {
       description:
         'Events in each step: commands that failed because a record cannot be read, so its key gets 503. unknown_key: this ' +
         'gateway does not have the encryption key. not_authentic: the key has another secret here, or the record was changed. ' +
-        'damaged: the record is broken. Do: the log line "a record cannot be read" has the scope and why.',
+        'damaged: the record is broken. Do: the log line "a record cannot be read" has the record id and why.',
       unit: units.Short,
       queries: [
         { expr: increaseBy('reason', 'oncegate_unreadable_records_total', GATEWAYS), legend: '{{reason}}' },

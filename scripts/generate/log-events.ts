@@ -33,7 +33,7 @@ const merchant = text('the merchant code');
 const operation = text(
   'a name of the configuration, `other` or `undeclared`; `none`: refused before it was identified',
 );
-const scope = hex(16, 'the first 16 digits of the record’s scope');
+const recordId = hex(16, 'the first 16 digits of the record’s id');
 const requestId = z
   .string()
   .regex(/^[A-Za-z0-9._-]{8,128}$/)
@@ -43,7 +43,7 @@ const client = text('the address of the client');
 const by = text('who');
 const reason = text('why, in words');
 const ms = z.number().min(0);
-const keyed = { scope, merchant, operation, requestId: requestId.optional(), traceId };
+const keyed = { recordId, merchant, operation, requestId: requestId.optional(), traceId };
 const err = z
   .strictObject({
     type: z.string(),
@@ -76,7 +76,7 @@ export const LOG_EVENTS: readonly LogEvent[] = [
       .enum(OUTCOMES)
       .describe('how it ended: executed, replayed, …, or the code of the gateway’s own answer'),
     would: z.enum(WOULD).describe('under `mode: observe`, what `mode: protect` would have done').optional(),
-    scope: scope.optional(),
+    recordId: recordId.optional(),
     ignoredKeyHeaders: text(
       'headers that hold another key, which was not used: an earlier one of `idempotency.headers` decides',
     ).optional(),
@@ -162,7 +162,7 @@ export const LOG_EVENTS: readonly LogEvent[] = [
     'a record cannot be read',
     'Its merchant gets 503 and nothing is executed. See `oncegate_unreadable_records_total`.',
     {
-      scope,
+      recordId,
       reason: z.enum(['damaged', 'unknown_key', 'not_authentic']).describe('which kind of damage'),
       why: text('what is wrong with it'),
     },
@@ -272,8 +272,8 @@ export const LOG_EVENTS: readonly LogEvent[] = [
   ),
   info(
     'a stored response was read in the console',
-    'Somebody saw what a merchant got. Its scope is whole here.',
-    { by, scope: hex(64, 'the record’s scope'), client },
+    'Somebody saw what a merchant got. Its record id is whole here.',
+    { by, recordId: hex(64, 'the record’s id'), client },
   ),
   error('a request on the admin port failed', 'A mistake of the gateway. Report it with this line.', { err }),
   warn(

@@ -53,7 +53,7 @@ export const ledgerGuards: readonly Guard[] = [
 export const cipherGuards: readonly Guard[] = [
   [
     'a stored response can be moved to another record',
-    [CIPHER, 'boundTo', '{scope}', '{scope.length}'],
+    [CIPHER, 'boundTo', '{recordId}', '{recordId.length}'],
     ['unit/encryption', 'an encrypted response that was replaced by another one is not read'],
   ],
   [

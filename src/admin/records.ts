@@ -37,27 +37,27 @@ export function recordsRoutes(ask: AskRecords): Router {
       );
     answer(res, await ask({ kind: 'list', inDoubt: inDoubt === 'true', limit: Number(limit), cursor }));
   });
-  routes.get('/:scope', async (req, res) => {
-    answer(res, await ask({ kind: 'show', scope: req.params.scope }));
+  routes.get('/:recordId', async (req, res) => {
+    answer(res, await ask({ kind: 'show', recordId: req.params.recordId }));
   });
   routes.post(
-    '/:scope/resolve',
+    '/:recordId/resolve',
     refuseTooLarge,
     express.json({ limit: MAX_BODY_BYTES, inflate: false }),
     async (req, res) => {
       const { success, data, error } = resolveBody.safeParse(req.body);
       if (!success) return refuseRecord(res, 'invalid', mistakeIn(error));
-      answer(res, await ask({ kind: 'resolve', scope: req.params.scope, ...data }));
+      answer(res, await ask({ kind: 'resolve', recordId: req.params.recordId, ...data }));
     },
   );
-  for (const path of ['/', '/:scope']) routes.all(path, allowOnly('GET, HEAD'));
-  routes.all('/:scope/resolve', allowOnly('POST'));
+  for (const path of ['/', '/:recordId']) routes.all(path, allowOnly('GET, HEAD'));
+  routes.all('/:recordId/resolve', allowOnly('POST'));
   routes.use(unreadableBody);
   return routes;
 }
 
 /** `express.json` would read a too large body completely before it refuses it. */
-const refuseTooLarge: RequestHandler<{ scope: string }> = (req, res, next) => {
+const refuseTooLarge: RequestHandler<{ recordId: string }> = (req, res, next) => {
   if (Number(req.headers['content-length'] ?? 0) > MAX_BODY_BYTES) tooLarge(res);
   else next();
 };

@@ -131,7 +131,7 @@ export async function logOut(): Promise<Answer<void>> {
   return answer;
 }
 
-const scoped = (scope: string, rest = '') => `api/records/${encodeURIComponent(scope)}${rest}`;
+const pathOf = (recordId: string, rest = '') => `api/records/${encodeURIComponent(recordId)}${rest}`;
 
 export const api = {
   overview: (afterMs: number) => ask<Overview>(`api/overview?after=${afterMs}`, { isTimed: true }),
@@ -139,8 +139,8 @@ export const api = {
   doubts: (query: { cursor?: string; merchant?: string }, isTimed: boolean) =>
     ask<DoubtsPage>(`api/doubts?${new URLSearchParams(query)}`, { isTimed }),
   find: (request: FindRequest) => ask<FoundRecord>('api/records/find', { method: 'POST', body: request }),
-  record: (scope: string) => ask<FoundRecord>(scoped(scope)),
-  body: (scope: string) => ask<StoredBody>(scoped(scope, '/body')),
-  resolve: (scope: string, request: ResolveRecordRequest) =>
-    ask<ResolvedAnswer>(scoped(scope, '/resolve'), { method: 'POST', body: request }),
+  record: (recordId: string) => ask<FoundRecord>(pathOf(recordId)),
+  body: (recordId: string) => ask<StoredBody>(pathOf(recordId, '/body')),
+  resolve: (recordId: string, request: ResolveRecordRequest) =>
+    ask<ResolvedAnswer>(pathOf(recordId, '/resolve'), { method: 'POST', body: request }),
 };

@@ -72,7 +72,7 @@ function LoggedIn({ place }: { place: Place }) {
 
 function View({ place }: { place: Place }) {
   if (place.view === 'doubts') return <DoubtsView />;
-  if (place.view === 'lookup') return <LookUpView scope={place.scope} />;
+  if (place.view === 'lookup') return <LookUpView recordId={place.recordId} />;
   return <OverviewView />;
 }
 

@@ -38,11 +38,11 @@
  * | `GET /console/api/overview?after=UP_MS` | | {@link Overview}, with the samples after that time | read |
  * | `GET /console/api/doubts?cursor=CURSOR&merchant=MERCHANT` | | {@link DoubtsPage} | read |
  * | `POST /console/api/records/find` | {@link FindRequest} | {@link FoundRecord} | read |
- * | `GET /console/api/records/SCOPE` | | {@link FoundRecord} | read |
- * | `GET /console/api/records/SCOPE/body` | | {@link StoredBody} | bodies |
- * | `POST /console/api/records/SCOPE/resolve` | {@link ResolveRecordRequest} | {@link ResolvedAnswer} | resolve |
+ * | `GET /console/api/records/RECORD_ID` | | {@link FoundRecord} | read |
+ * | `GET /console/api/records/RECORD_ID/body` | | {@link StoredBody} | bodies |
+ * | `POST /console/api/records/RECORD_ID/resolve` | {@link ResolveRecordRequest} | {@link ResolvedAnswer} | resolve |
  *
- * The look-up of a merchant's key is a POST, so that idempotency keys do not get into the logs of proxies. `SCOPE` is safe in a
+ * The look-up of a merchant's key is a POST, so that idempotency keys do not get into the logs of proxies. `RECORD_ID` is safe in a
  * fragment or a link.
  *
  * ## Headers of requests
@@ -203,10 +203,10 @@ export interface DoubtsPage {
   cursor: string | null;
 }
 
-/** A record without its response. Of an unreadable record only `scope`, `state` and `reason` are known. */
+/** A record without its response. Of an unreadable record only `recordId`, `state` and `reason` are known. */
 export interface RecordHeadView {
   /** 64 hexadecimal digits. */
-  scope: string;
+  recordId: string;
   state: 'executing' | 'completed' | 'in_doubt' | 'unreadable';
   /** Why it cannot be read. */
   reason?: string;
@@ -252,10 +252,10 @@ export interface FindRequest {
   layer?: string;
 }
 
-/** What is known of one scope. `record` is null if only the audit trail is left. */
+/** What is known of one record. `record` is null if only the audit trail is left. */
 export interface FoundRecord {
   nowAt: string;
-  scope: string;
+  recordId: string;
   record: RecordHeadView | null;
   /** Of a completed record. */
   response?: ResponseView;
@@ -289,9 +289,9 @@ export type TimelineEntry =
       status?: number;
     };
 
-/** Each answer with a body is logged by the gateway, with the session's name and the scope. */
+/** Each answer with a body is logged by the gateway, with the session's name and the record id. */
 export interface StoredBody {
-  scope: string;
+  recordId: string;
   status: number;
   /** With all values. */
   headers: HeaderView[];

@@ -223,7 +223,7 @@ function Rows({ page, number, merchant, choose }: RowsProps) {
           </thead>
           <tbody>
             {oldestFirst.map((record) => (
-              <Row key={record.scope} record={record} choose={mayResolve ? choose : undefined} />
+              <Row key={record.recordId} record={record} choose={mayResolve ? choose : undefined} />
             ))}
           </tbody>
         </table>
@@ -233,15 +233,15 @@ function Rows({ page, number, merchant, choose }: RowsProps) {
 }
 
 function Row({ record, choose }: { record: RecordHeadView; choose: RowsProps['choose'] | undefined }) {
-  const { scope, merchant, operation, key, requestId, createdAt, gatewayId, inDoubtMs } = record;
+  const { recordId, merchant, operation, key, requestId, createdAt, gatewayId, inDoubtMs } = record;
   return (
     <tr>
       <td>{inDoubtMs === undefined ? 'not known' : age(inDoubtMs)}</td>
       <td>{merchant ?? '–'}</td>
       <td>{operation ?? '–'}</td>
       <th scope="row" class="key">
-        <a href={linkToRecord(scope)} class="mono">
-          {key ?? scope}
+        <a href={linkToRecord(recordId)} class="mono">
+          {key ?? recordId}
         </a>
       </th>
       <td class="mono">{requestId ?? '–'}</td>
@@ -251,7 +251,7 @@ function Row({ record, choose }: { record: RecordHeadView; choose: RowsProps['ch
       {choose && (
         <td>
           {record.execution !== undefined && (
-            <button type="button" onClick={() => choose(record)} aria-label={`Resolve ${key ?? scope}`}>
+            <button type="button" onClick={() => choose(record)} aria-label={`Resolve ${key ?? recordId}`}>
               Resolve …
             </button>
           )}

@@ -7,8 +7,8 @@ import { linkToRecord } from './router.ts';
 import { announce } from './store.ts';
 import { recordState, trouble } from './words.ts';
 
-/** @param scope the record that the address names */
-export function LookUpView({ scope }: { scope: string | undefined }) {
+/** @param recordId the record that the address names */
+export function LookUpView({ recordId }: { recordId: string | undefined }) {
   const [found, setFound] = useState<FoundRecord>();
   const [problem, setProblem] = useState<string>();
 
@@ -22,15 +22,15 @@ export function LookUpView({ scope }: { scope: string | undefined }) {
     setProblem(wordsFor(answer));
     setFound(answer.kind === 'ok' ? answer.value : undefined);
     if (answer.kind !== 'ok') return;
-    const { record, scope: named } = answer.value;
+    const { record, recordId: named } = answer.value;
     announce(`Found: ${record ? recordState(record).word : 'only the audit trail is left'}.`);
     if (location.hash !== linkToRecord(named)) location.hash = linkToRecord(named);
   };
   const read = (named: string) => show(api.record(named));
   useEffect(() => {
-    if (scope && scope !== found?.scope) void read(scope);
-    if (!scope) setFound(undefined);
-  }, [scope]);
+    if (recordId && recordId !== found?.recordId) void read(recordId);
+    if (!recordId) setFound(undefined);
+  }, [recordId]);
   useLayoutEffect(() => document.getElementById('record')?.focus(), [found]);
 
   return (
@@ -38,14 +38,14 @@ export function LookUpView({ scope }: { scope: string | undefined }) {
       <ViewHeading>Look up</ViewHeading>
       <div class="panels">
         <FindForm find={(request) => show(api.find(request))} />
-        <ScopeForm read={read} />
+        <RecordIdForm read={read} />
       </div>
       {problem && (
         <p class="notice warn" role="alert">
           {problem}
         </p>
       )}
-      {found && <RecordPanel found={found} reread={() => void read(found.scope)} />}
+      {found && <RecordPanel found={found} reread={() => void read(found.recordId)} />}
     </>
   );
 }
@@ -103,32 +103,39 @@ function FindForm({ find }: { find(request: FindRequest): Promise<void> }) {
   );
 }
 
-const SCOPE = /^[0-9a-f]{64}$/;
+const RECORD_ID = /^[0-9a-f]{64}$/;
 
-function ScopeForm({ read }: { read(scope: string): Promise<void> }) {
+function RecordIdForm({ read }: { read(recordId: string): Promise<void> }) {
   const [mistake, setMistake] = useState<string>();
   const submit = (event: { preventDefault(): void; currentTarget: HTMLFormElement }) => {
     event.preventDefault();
-    const [scope = ''] = filled(event.currentTarget, ['scope']) ?? [];
-    const isScope = SCOPE.test(scope);
-    setMistake(isScope ? undefined : 'A scope is 64 hexadecimal digits in lower case.');
-    if (isScope) void read(scope);
+    const [recordId = ''] = filled(event.currentTarget, ['recordId']) ?? [];
+    const isRecordId = RECORD_ID.test(recordId);
+    setMistake(isRecordId ? undefined : 'A record id is 64 hexadecimal digits in lower case.');
+    if (isRecordId) void read(recordId);
   };
   return (
-    <form class="panel" onSubmit={submit} noValidate aria-labelledby="by-scope">
-      <h2 id="by-scope">By scope</h2>
+    <form class="panel" onSubmit={submit} noValidate aria-labelledby="by-record-id">
+      <h2 id="by-record-id">By record id</h2>
       <Field
-        id="find-scope"
-        label="Scope"
+        id="find-record-id"
+        label="Record id"
         hint="64 hexadecimal digits, as oncegate records shows it"
         mistake={mistake}
       >
         {(attributes) => (
-          <input {...attributes} name="scope" class="mono" required autocomplete="off" spellcheck={false} />
+          <input
+            {...attributes}
+            name="recordId"
+            class="mono"
+            required
+            autocomplete="off"
+            spellcheck={false}
+          />
         )}
       </Field>
       <div class="buttons">
-        <button type="submit">Look up the scope</button>
+        <button type="submit">Look up the record id</button>
       </div>
     </form>
   );

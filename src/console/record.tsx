@@ -6,9 +6,9 @@ import { ResolveDialog } from './resolve.tsx';
 import { useShared } from './store.ts';
 import { age, count, moment, recordState, trouble } from './words.ts';
 
-/** Everything that is known of one scope. */
+/** Everything that is known of one record. */
 export function RecordPanel({ found, reread }: { found: FoundRecord; reread(): void }) {
-  const { scope, record, response, timeline } = found;
+  const { recordId, record, response, timeline } = found;
   const [isResolving, setResolving] = useState(false);
   const state = useShared(sessionState);
   const may = state.kind === 'open' ? state.session.may : [];
@@ -47,7 +47,7 @@ export function RecordPanel({ found, reread }: { found: FoundRecord; reread(): v
             ['Was in doubt', record.wasInDoubt && !record.inDoubt ? 'yes' : undefined],
             ['Encrypted with', record.encryptionKeyId],
             ['Fingerprint', record.fingerprint && <code>{record.fingerprint}</code>],
-            ['Scope', <code>{scope}</code>],
+            ['Record id', <code>{recordId}</code>],
           ]}
         />
       )}
@@ -62,7 +62,7 @@ export function RecordPanel({ found, reread }: { found: FoundRecord; reread(): v
         </button>
       </div>
       <Timeline entries={timeline} />
-      {response && <Response scope={scope} response={response} mayRead={may.includes('bodies')} />}
+      {response && <Response recordId={recordId} response={response} mayRead={may.includes('bodies')} />}
       {isResolving && record && <ResolveDialog record={record} onClose={closed} />}
     </section>
   );
@@ -102,12 +102,12 @@ function sentence(entry: TimelineEntry): string {
 }
 
 interface ResponseProps {
-  scope: string;
+  recordId: string;
   response: ResponseView;
   mayRead: boolean;
 }
 
-function Response({ scope, response, mayRead }: ResponseProps) {
+function Response({ recordId, response, mayRead }: ResponseProps) {
   const [stored, setStored] = useState<StoredBody>();
   const [problem, setProblem] = useState<string>();
   useEffect(() => {
@@ -122,7 +122,7 @@ function Response({ scope, response, mayRead }: ResponseProps) {
       </>
     );
   const read = async () => {
-    const answer = await api.body(scope);
+    const answer = await api.body(recordId);
     setProblem(trouble(answer));
     if (answer.kind === 'ok') setStored(answer.value);
   };

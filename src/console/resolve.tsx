@@ -28,7 +28,7 @@ export function ResolveDialog({ record, onClose }: ResolveProps) {
   const send = async (filled: FilledForm) => {
     setBusy(true);
     const request = { ...filled, execution: record.execution ?? '' };
-    const answer = await api.resolve(record.scope, request);
+    const answer = await api.resolve(record.recordId, request);
     setBusy(false);
     if (answer.kind === 'ok') {
       announce('The key is resolved.');
@@ -46,7 +46,7 @@ export function ResolveDialog({ record, onClose }: ResolveProps) {
           <button type="button" class="main" onClick={close}>
             Close
           </button>
-          <a href={linkToRecord(resolved.found.scope)} onClick={close}>
+          <a href={linkToRecord(resolved.found.recordId)} onClick={close}>
             Show the record
           </a>
         </div>
@@ -165,7 +165,7 @@ function RefusalWords({ answer, mayBeWritten }: RefusalProps) {
           did it.
         </p>
       )}
-      {record && <a href={linkToRecord(record.scope)}>Show the record as it is now</a>}
+      {record && <a href={linkToRecord(record.recordId)}>Show the record as it is now</a>}
     </>
   );
 }

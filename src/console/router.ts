@@ -10,16 +10,16 @@ export type ViewName = keyof typeof VIEWS;
 export interface Place {
   view: ViewName;
   /** The record that the view `lookup` shows. */
-  scope: string | undefined;
+  recordId: string | undefined;
 }
 
 export const linkTo = (view: ViewName): string => `#/${view}`;
-export const linkToRecord = (scope: string): string => `#/lookup/${scope}`;
+export const linkToRecord = (recordId: string): string => `#/lookup/${recordId}`;
 
 function placeOf(hash: string): Place {
-  const [view = '', scope] = hash.replace(/^#\/?/, '').split('/');
-  if (!Object.hasOwn(VIEWS, view)) return { view: 'overview', scope: undefined };
-  return { view: view as ViewName, scope: view === 'lookup' && scope ? scope : undefined };
+  const [view = '', recordId] = hash.replace(/^#\/?/, '').split('/');
+  if (!Object.hasOwn(VIEWS, view)) return { view: 'overview', recordId: undefined };
+  return { view: view as ViewName, recordId: view === 'lookup' && recordId ? recordId : undefined };
 }
 
 /** The place that the address names. */

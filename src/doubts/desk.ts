@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import type { Store } from '../ledger/ledger.ts';
 import { recordIdOf } from '../ledger/record-id.ts';
 import { auditOf } from '../ledger/rules.ts';
-import type { Scope } from '../lib/brands.ts';
+import type { RecordId } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
 import {
   type AuditRecord,
@@ -38,7 +38,7 @@ export interface DeskOptions {
 }
 
 /** Called for each resolution that was written. */
-export type ObserveResolution = (scope: string, resolution: LoggedResolution) => void;
+export type ObserveResolution = (recordId: string, resolution: LoggedResolution) => void;
 
 const MAX_LIMIT = 1000;
 
@@ -61,11 +61,11 @@ export class Desk {
         const { layer = this.#options.layer, merchant, key } = question;
         return await this.#show(recordIdOf(layer, merchant, key));
       }
-      const scope = scopeIn(question.scope);
-      if (!scope) return refused('invalid', 'A scope is 64 hexadecimal digits in lower case.');
-      if (question.kind === 'show') return await this.#show(scope);
-      if (question.kind === 'body') return await this.#body(scope, question.maxBytes);
-      return await this.#resolve(scope, question);
+      const recordId = recordIdIn(question.recordId);
+      if (!recordId) return refused('invalid', 'A record id is 64 hexadecimal digits in lower case.');
+      if (question.kind === 'show') return await this.#show(recordId);
+      if (question.kind === 'body') return await this.#body(recordId, question.maxBytes);
+      return await this.#resolve(recordId, question);
     } catch (error) {
       if (error instanceof UnknownCursor) return refused('invalid', `${error.message}.`);
       if (error instanceof UnreadableRecord) return refused('unreadable', `${error.message}.`);
@@ -77,8 +77,8 @@ export class Desk {
   }
 
   /** The stored body, or undefined if there is none. @throws {StoreUnavailable} */
-  async bodyOf(scope: Scope): Promise<Buffer | undefined> {
-    const completion = (await this.#store.get(scope))?.completion;
+  async bodyOf(recordId: RecordId): Promise<Buffer | undefined> {
+    const completion = (await this.#store.get(recordId))?.completion;
     return completion?.kind === 'response' ? completion.response.body : undefined;
   }
 
@@ -93,12 +93,12 @@ export class Desk {
     return { kind: 'found', value: { records: records.map(viewOf), ...rest } };
   }
 
-  async #show(scope: Scope): Promise<RecordsAnswer> {
+  async #show(recordId: RecordId): Promise<RecordsAnswer> {
     const [record, ownerGone, audit, expiresInMs] = await Promise.all([
-      this.#store.get(scope),
-      this.#store.isOwnerGone(scope),
-      this.#store.audit(scope),
-      this.#store.expiresInMs(scope),
+      this.#store.get(recordId),
+      this.#store.isOwnerGone(recordId),
+      this.#store.audit(recordId),
+      this.#store.expiresInMs(recordId),
     ]);
     if (!record && audit.length === 0) return refused('absent', 'There is no record.');
     const more = {
@@ -108,50 +108,50 @@ export class Desk {
     return {
       kind: 'found',
       value: {
-        scope,
-        record: record ? { ...viewOf({ ...record, scope }), ...more } : null,
+        recordId,
+        record: record ? { ...viewOf({ ...record, recordId }), ...more } : null,
         audit: audit.map(auditView),
       },
     };
   }
 
-  async #body(scope: Scope, maxBytes: number): Promise<RecordsAnswer> {
-    const record = await this.#store.get(scope);
+  async #body(recordId: RecordId, maxBytes: number): Promise<RecordsAnswer> {
+    const record = await this.#store.get(recordId);
     if (!record) return refused('absent', 'There is no record.');
     const { completion } = record;
-    if (completion?.kind !== 'response') return { kind: 'found', value: { scope, response: null } };
+    if (completion?.kind !== 'response') return { kind: 'found', value: { recordId, response: null } };
     const { status, headers, body } = completion.response;
     const shown = body.subarray(0, maxBytes).toString('base64');
     return {
       kind: 'found',
-      value: { scope, response: { status, headers, bodyBytes: body.length, body: shown } },
+      value: { recordId, response: { status, headers, bodyBytes: body.length, body: shown } },
     };
   }
 
   async #resolve(
-    scope: Scope,
+    recordId: RecordId,
     request: Extract<RecordsQuestion, { kind: 'resolve' }>,
   ): Promise<RecordsAnswer> {
     const mistake = checkResolution(request, this.#options.maxStoredBytes);
     if (mistake) return refused('invalid', mistake);
-    const record = await this.#store.get(scope);
+    const record = await this.#store.get(recordId);
     if (!record) return refused('absent', 'There is no record: there is nothing to resolve.');
-    const now = { record: viewOf({ ...record, scope }) };
+    const now = { record: viewOf({ ...record, recordId }) };
     if (request.execution !== executionOf(record))
       return refused('changed', 'The record belongs to another execution than the one that was named.', now);
     if (record.state === 'completed')
       return refused('changed', 'It is completed: there is nothing to resolve.', now);
     const [resolution, note] = [resolutionOf(request), noteOf(request)];
     const { at: _, ...done } = auditView(auditOf(record, resolution, note, 0));
-    const found: RecordsAnswer = { kind: 'found', value: { scope, ...done } };
+    const found: RecordsAnswer = { kind: 'found', value: { recordId, ...done } };
     if (request.isDryRun) return found;
-    const resolved = await this.#store.resolve(scope, record.token, resolution, {
+    const resolved = await this.#store.resolve(recordId, record.token, resolution, {
       ...note,
       ...{ source: this.#options.source ?? 'operator' },
     });
     if (resolved === 'alive') return this.#alive(now.record);
-    if (resolved === 'changed') return await this.#changed(scope);
-    this.#observe(scope, done);
+    if (resolved === 'changed') return await this.#changed(recordId);
+    this.#observe(recordId, done);
     return found;
   }
 
@@ -161,9 +161,9 @@ export class Desk {
     return refused('alive', detail, { record, retryAfterMs });
   }
 
-  async #changed(scope: Scope): Promise<Refusal> {
-    const record = await this.#store.get(scope);
-    const now = record ? { record: viewOf({ ...record, scope }) } : {};
+  async #changed(recordId: RecordId): Promise<Refusal> {
+    const record = await this.#store.get(recordId);
+    const now = record ? { record: viewOf({ ...record, recordId }) } : {};
     return refused('changed', `It changed meanwhile, and is ${record?.state ?? 'absent'} now.`, now);
   }
 }
@@ -173,8 +173,8 @@ const refused = (why: RefusalReason, detail: string, more: Partial<Refusal> = {}
   ...more,
 });
 
-const scopeIn = (text: string): Scope | undefined =>
-  /^[0-9a-f]{64}$/.test(text) ? (text as Scope) : undefined;
+const recordIdIn = (text: string): RecordId | undefined =>
+  /^[0-9a-f]{64}$/.test(text) ? (text as RecordId) : undefined;
 
 const MAX_BY = 100;
 const MAX_REASON = 500;
@@ -243,13 +243,13 @@ const bytesOf = (body: string | undefined): Buffer => Buffer.from(body ?? '', 'b
 const executionOf = ({ token }: RecordHead): string =>
   createHash('sha256').update('execution').update(token).digest('hex').slice(0, 16);
 
-function viewOf(record: ListedRecord | (IdempotencyRecord & { scope: Scope })): RecordView {
+function viewOf(record: ListedRecord | (IdempotencyRecord & { recordId: RecordId })): RecordView {
   if ('unreadable' in record && record.unreadable !== undefined)
-    return { scope: record.scope, state: 'unreadable', reason: record.unreadable };
-  const { scope, state, merchant, operation, key, requestId, gatewayId, encryptionKeyId, wasInDoubt } =
+    return { recordId: record.recordId, state: 'unreadable', reason: record.unreadable };
+  const { recordId, state, merchant, operation, key, requestId, gatewayId, encryptionKeyId, wasInDoubt } =
     record;
   return {
-    ...{ scope, state, execution: executionOf(record), merchant, operation, key, requestId, gatewayId },
+    ...{ recordId, state, execution: executionOf(record), merchant, operation, key, requestId, gatewayId },
     fingerprint: record.fingerprint.toString('hex'),
     createdAt: timeOf(record.createdAtMs),
     changedAt: timeOf(record.changedAtMs),

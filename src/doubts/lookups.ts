@@ -1,7 +1,7 @@
 import type { Store } from '../ledger/ledger.ts';
 import { recordIdOf } from '../ledger/record-id.ts';
 import { auditOf } from '../ledger/rules.ts';
-import type { Scope, Token } from '../lib/brands.ts';
+import type { RecordId, Token } from '../lib/brands.ts';
 import { type Clock, pause } from '../lib/clock.ts';
 import type { LookupAnswer } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
@@ -28,14 +28,14 @@ export type LookupResult = 'completed' | 'released' | 'unknown' | 'failed';
 /** Events of the lookups, for metrics and the log. */
 export interface LookupObserver {
   lookedUp(operation: string, result: LookupResult): void;
-  resolved(scope: Scope, resolution: AuditRecord): void;
+  resolved(recordId: RecordId, resolution: AuditRecord): void;
   /** The key stays in doubt. `times`: how many lookups have failed to decide it. */
-  undecided(record: RecordHead & { scope: Scope }, said: string, times: number): void;
+  undecided(record: RecordHead & { recordId: RecordId }, said: string, times: number): void;
 }
 
 /** A key in doubt that this process looks up until the backend's answer decides it. */
 interface Doubt {
-  scope: Scope;
+  recordId: RecordId;
   operation: string;
   /** Names the execution in doubt; undefined until the record has been read. */
   token: Token | undefined;
@@ -70,8 +70,8 @@ export class Lookups {
   readonly #observer: LookupObserver;
   readonly #clock: Clock;
   readonly #random: Random;
-  readonly #doubts = new Map<Scope, Doubt>();
-  readonly #running = new Map<Scope, Promise<Verdict>>();
+  readonly #doubts = new Map<RecordId, Doubt>();
+  readonly #running = new Map<RecordId, Promise<Verdict>>();
   readonly #closing = new AbortController();
   /** Ends the reading of the store that `lookUpAbandoned` has begun. */
   #reading = new AbortController();
@@ -110,17 +110,17 @@ export class Lookups {
   }
 
   /** Looks up, in the background, a key that this process has left in doubt. */
-  lookUpLater({ scope, operation }: { scope: Scope; operation: string }, token: Token): void {
-    this.#track(scope, operation, token);
+  lookUpLater({ recordId, operation }: { recordId: RecordId; operation: string }, token: Token): void {
+    this.#track(recordId, operation, token);
     this.#setTimer();
   }
 
   /** Looks the key up at once. True: the record has changed, so read it again. Never throws. */
-  async lookUpNow({ scope, operation }: { scope: Scope; operation: string }): Promise<boolean> {
+  async lookUpNow({ recordId, operation }: { recordId: RecordId; operation: string }): Promise<boolean> {
     if (this.#closing.signal.aborted) return false;
-    const doubt = this.#track(scope, operation, undefined);
+    const doubt = this.#track(recordId, operation, undefined);
     if (!doubt) return false;
-    const verdict = this.#running.get(scope);
+    const verdict = this.#running.get(recordId);
     if (!verdict && this.#running.size >= LOOKUPS_AT_ONCE) return false;
     return (await (verdict ?? this.#lookUp(doubt))) !== 'open';
   }
@@ -143,8 +143,8 @@ export class Lookups {
         const page = await this.#store.list({ inDoubt: true, limit: PAGE, cursor });
         for (const record of page.records) {
           if (record.unreadable !== undefined) continue;
-          const { scope, merchant, key, operation, token } = record;
-          if (scope === recordIdOf(this.#layer, merchant, key)) this.#track(scope, operation, token);
+          const { recordId, merchant, key, operation, token } = record;
+          if (recordId === recordIdOf(this.#layer, merchant, key)) this.#track(recordId, operation, token);
         }
         this.#setTimer();
         if (page.cursor === undefined) return;
@@ -166,8 +166,8 @@ export class Lookups {
     await Promise.allSettled([...this.#running.values()]);
   }
 
-  #track(scope: Scope, operation: string, token: Token | undefined): Doubt | undefined {
-    const known = this.#doubts.get(scope);
+  #track(recordId: RecordId, operation: string, token: Token | undefined): Doubt | undefined {
+    const known = this.#doubts.get(recordId);
     if (known && token) this.#noteToken(known, token);
     if (known) return known;
     const lookup = this.#byOperation.get(operation);
@@ -175,8 +175,8 @@ export class Lookups {
     const nowMs = this.#clock.monotonicMs();
     const { firstAfterMs } = lookup;
     const due = { dueMs: nowMs + firstAfterMs, pauseMs: firstAfterMs };
-    const doubt: Doubt = { scope, operation, token, metMs: nowMs, ...due, times: 0 };
-    this.#doubts.set(scope, doubt);
+    const doubt: Doubt = { recordId, operation, token, metMs: nowMs, ...due, times: 0 };
+    this.#doubts.set(recordId, doubt);
     return doubt;
   }
 
@@ -191,8 +191,8 @@ export class Lookups {
     this.#cancel?.();
     if (this.#closing.signal.aborted || this.#running.size >= MAX_IN_BACKGROUND) return;
     let nextMs = Number.POSITIVE_INFINITY;
-    for (const { scope, dueMs } of this.#doubts.values())
-      if (!this.#running.has(scope)) nextMs = Math.min(nextMs, dueMs);
+    for (const { recordId, dueMs } of this.#doubts.values())
+      if (!this.#running.has(recordId)) nextMs = Math.min(nextMs, dueMs);
     if (nextMs === Number.POSITIVE_INFINITY) return;
     const ms = Math.max(0, Math.ceil(nextMs - this.#clock.monotonicMs()));
     this.#cancel = this.#clock.after(ms, () => this.#lookUpDue(), true);
@@ -202,28 +202,28 @@ export class Lookups {
     const nowMs = this.#clock.monotonicMs();
     for (const doubt of this.#doubts.values()) {
       if (this.#running.size >= MAX_IN_BACKGROUND) return;
-      if (doubt.dueMs <= nowMs && !this.#running.has(doubt.scope)) void this.#lookUp(doubt);
+      if (doubt.dueMs <= nowMs && !this.#running.has(doubt.recordId)) void this.#lookUp(doubt);
     }
     this.#setTimer();
   }
 
-  /** Starts a lookup of a scope that has none running. Never throws. */
+  /** Starts a lookup of a key that has none running. Never throws. */
   #lookUp(doubt: Doubt): Promise<Verdict> {
     const asked = this.#attempt(doubt)
       .catch((): Verdict => this.#postpone(doubt))
       .then((verdict) => {
-        this.#running.delete(doubt.scope);
-        if (verdict !== 'open') this.#doubts.delete(doubt.scope);
+        this.#running.delete(doubt.recordId);
+        if (verdict !== 'open') this.#doubts.delete(doubt.recordId);
         this.#setTimer();
         return verdict;
       });
-    this.#running.set(doubt.scope, asked);
+    this.#running.set(doubt.recordId, asked);
     return asked;
   }
 
   async #attempt(doubt: Doubt): Promise<Verdict> {
     const lookup = this.#byOperation.get(doubt.operation);
-    const record = await this.#store.get(doubt.scope);
+    const record = await this.#store.get(doubt.recordId);
     if (!lookup || !record || !mayBeInDoubt(record, doubt)) return 'changed';
     this.#noteToken(doubt, record.token);
     const inDoubtMs = this.#clock.monotonicMs() - doubt.metMs;
@@ -234,16 +234,16 @@ export class Lookups {
     const resolution = resolutionBy(answer, mayRelease);
     if (!resolution) {
       this.#observer.lookedUp(doubt.operation, answer.kind === 'failed' ? 'failed' : 'unknown');
-      this.#observer.undecided({ ...record, scope: doubt.scope }, answer.said, ++doubt.times);
+      this.#observer.undecided({ ...record, recordId: doubt.recordId }, answer.said, ++doubt.times);
       const believedMs = doubt.metMs + lookup.releaseAfterMs;
       return this.#postpone(doubt, answer.kind === 'not_executed' ? believedMs : undefined);
     }
     const note = { by: 'lookup', reason: answer.said, source: 'lookup' as const };
-    const resolved = await this.#store.resolve(doubt.scope, record.token, resolution, note);
+    const resolved = await this.#store.resolve(doubt.recordId, record.token, resolution, note);
     this.#observer.lookedUp(doubt.operation, resolved === 'ok' ? resolution.as : 'unknown');
     if (resolved === 'alive') return this.#postpone(doubt);
     if (resolved === 'changed') return 'changed';
-    this.#observer.resolved(doubt.scope, auditOf(record, resolution, note, this.#clock.wallMs()));
+    this.#observer.resolved(doubt.recordId, auditOf(record, resolution, note, this.#clock.wallMs()));
     return 'resolved';
   }
 

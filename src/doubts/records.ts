@@ -1,17 +1,17 @@
 /** What an operator can ask about records. */
 export type RecordsQuestion =
   | { kind: 'list'; inDoubt: boolean; limit: number; cursor?: string | undefined }
-  | { kind: 'show'; scope: string }
+  | { kind: 'show'; recordId: string }
   /** As `show`, of the record of this merchant and this idempotency key. `layer`: default the configuration's. */
   | { kind: 'find'; merchant: string; key: string; layer?: string | undefined }
   /** The stored response, with the first `maxBytes` of its body. */
-  | { kind: 'body'; scope: string; maxBytes: number }
+  | { kind: 'body'; recordId: string; maxBytes: number }
   /** `isDryRun`: what would be written, and writes nothing. */
   | ({ kind: 'resolve'; isDryRun?: boolean } & ResolveRequest);
 
-/** How an operator resolves a scope. */
+/** How an operator resolves a key in doubt. */
 export interface ResolveRequest {
-  scope: string;
+  recordId: string;
   as: 'completed' | 'released';
   /** Who resolves it, and why. Both are kept in the audit trail and logged. */
   by: string;
@@ -62,7 +62,7 @@ export interface RecordsPage {
 
 /** The answer to `show` and `find`. The audit trail outlives the record. */
 export interface ShownRecord {
-  scope: string;
+  recordId: string;
   record: RecordView | null;
   /** Oldest first. */
   audit: AuditView[];
@@ -70,7 +70,7 @@ export interface ShownRecord {
 
 /** The answer to `body`. Null: the record has no stored response. */
 export interface StoredResponse {
-  scope: string;
+  recordId: string;
   response: {
     status: number;
     /** Names and values in turn. */
@@ -99,7 +99,7 @@ export interface LoggedResolution extends Pick<AuditView, 'by' | 'reason' | 'to'
 
 /** The answer to `resolve`: what the audit trail says of it. */
 export interface ResolvedRecord extends Omit<AuditView, 'at'> {
-  scope: string;
+  recordId: string;
 }
 
 /** `kind` and `status` describe the completion; a release has none. Status 0: the operator does not know the backend's status. */
@@ -109,9 +109,9 @@ export interface ResolvedTo {
   status?: number;
 }
 
-/** A record as people see it: without its token and its body. Of an unreadable record only scope and reason are known. */
+/** A record as people see it: without its token and its body. Of an unreadable record only record id and reason are known. */
 export interface RecordView {
-  scope: string;
+  recordId: string;
   state: 'executing' | 'completed' | 'in_doubt' | 'unreadable';
   /** Why the record cannot be read. */
   reason?: string;

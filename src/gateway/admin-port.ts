@@ -47,8 +47,8 @@ const observerOf = (logger: Logger): AdminObserver => ({
   wrongLogin: (client) => logger.warn({ client }, 'a login to the console was refused: wrong token'),
   wrongToken: (path, client) =>
     logger.warn({ path, client }, 'a request on the admin port was refused: wrong token'),
-  // The whole scope, because this line is the only trace.
-  bodyRead: (by, scope, client) =>
-    logger.info({ by, scope, client }, 'a stored response was read in the console'),
+  // The whole record id, because this line is the only trace.
+  bodyRead: (by, recordId, client) =>
+    logger.info({ by, recordId, client }, 'a stored response was read in the console'),
   failed: (err) => logger.error({ err }, 'a request on the admin port failed'),
 });

@@ -56,8 +56,8 @@ export async function openParts(config: Config, tools: GatewayTools) {
   const mostOpen = config.upstream.maxConnections + OBSERVED_LATER;
   const observation =
     mode === 'observe' ? new Observation(store, { ...options, mostOpen }, observer, clock) : undefined;
-  const desk = new Desk(store, { ...options, clock }, (scope, resolution) =>
-    observer.resolved(scope, resolution),
+  const desk = new Desk(store, { ...options, clock }, (recordId, resolution) =>
+    observer.resolved(recordId, resolution),
   );
 
   // Requests that the engine does not execute.

@@ -60,7 +60,7 @@ export type Result =
   | { kind: 'closing' };
 
 /** What the log says about a request with a key. */
-export type Named = Pick<Call, 'scope' | 'merchant' | 'operation' | 'traceId'>;
+export type Named = Pick<Call, 'recordId' | 'merchant' | 'operation' | 'traceId'>;
 
 /** Events of the engine, for metrics and the log. */
 export interface EngineObserver {

@@ -15,7 +15,7 @@ interface Follower {
   end(outcome: Outcome): void;
 }
 
-/** The requests with one scope and fingerprint in this process: one is the leader, the others are its followers. */
+/** The requests with one key and fingerprint in this process: one is the leader, the others are its followers. */
 export class Lead {
   readonly fingerprint: Fingerprint;
   /** The leader's place in the queue for a slot. A follower that becomes the leader takes it over. */
@@ -108,20 +108,20 @@ export class Duplicates {
   }
 
   /**
-   * Makes the call the leader of its scope. Undefined: the same request is running already, and the call must follow it.
+   * Makes the call the leader of its key. Undefined: the same request is running already, and the call must follow it.
    * A call with the same key and another fingerprint follows none: it asks the store, which answers `mismatch`.
    */
-  tryLead({ scope, fingerprint }: Call): Lead | undefined {
-    const known = this.#leads.get(scope);
+  tryLead({ recordId, fingerprint }: Call): Lead | undefined {
+    const known = this.#leads.get(recordId);
     if (known?.fingerprint.equals(fingerprint)) return undefined;
     const lead = new Lead(fingerprint);
-    if (!known) this.#leads.set(scope, lead);
+    if (!known) this.#leads.set(recordId, lead);
     return lead;
   }
 
-  /** Waits for the leader of this scope, at most `ms`: its result, or the lead. */
-  async follow({ scope, gone }: Call, ms: number): Promise<Result | Lead> {
-    const lead = this.#leads.get(scope);
+  /** Waits for the leader of this key, at most `ms`: its result, or the lead. */
+  async follow({ recordId, gone }: Call, ms: number): Promise<Result | Lead> {
+    const lead = this.#leads.get(recordId);
     if (!lead) throw new Error('there is no leader to follow');
     this.#following++;
     const outcome = await lead.follow(this.#clock, ms, gone);
@@ -133,13 +133,13 @@ export class Duplicates {
    * Ends a lead. The followers get the leader's result if they may share it. Otherwise the next follower becomes the
    * leader, so that after a release duplicates start one at a time.
    */
-  handOver({ scope, requestId }: Call, lead: Lead, result: Result | undefined): void {
+  handOver({ recordId, requestId }: Call, lead: Lead, result: Result | undefined): void {
     const shared = result && sharedBy(result, requestId);
     // A key in doubt may have been completed since the leader asked, and a later merchant may have got that result.
     if (shared?.kind === 'in_doubt') lead.endEarly(shared);
     else if (shared) lead.endAll(shared);
     if (lead.promote()) return;
-    if (this.#leads.get(scope) === lead) this.#leads.delete(scope);
+    if (this.#leads.get(recordId) === lead) this.#leads.delete(recordId);
     lead.place?.leave();
     lead.place = undefined;
   }

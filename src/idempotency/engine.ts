@@ -16,7 +16,7 @@ const LONGEST_POLL_MS = 250;
 
 /**
  * Executes a request at most once for its key, and gives every request with that key the result of that execution. In one
- * process, one request of a scope is the leader: it takes a slot and is executed (execution.ts). Its duplicates follow it
+ * process, one request with a key is the leader: it takes a slot and is executed (execution.ts). Its duplicates follow it
  * (duplicates.ts). The engine knows neither HTTP nor a database.
  */
 export class Engine {
@@ -94,7 +94,7 @@ export class Engine {
     await this.#executions.close(Math.max(0, ms - (this.#clock.monotonicMs() - startedMs)));
   }
 
-  /** Waits for the leader of this scope: its result, or the call becomes the leader. */
+  /** Waits for the leader of this key: its result, or the call becomes the leader. */
   async #follow(call: Call, waitUntilMs: number): Promise<Result> {
     this.#handling.begin();
     try {

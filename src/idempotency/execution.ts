@@ -18,7 +18,7 @@ import { causeOf, completionOf, decideFor, digestOf } from './outcome.ts';
 import { PendingWrites } from './pending-writes.ts';
 import type { WriteGate } from './write-gate.ts';
 
-/** This request owns the scope and has a slot. It may be sent while `maySend` returns true. */
+/** This request owns the record and has a slot. It may be sent while `maySend` returns true. */
 export interface Started {
   kind: 'started';
   execution: Execution;
@@ -37,7 +37,7 @@ export type NotStarted = Extract<Result, { kind: 'store_unavailable' | 'overload
 export type Found = Started | PeekAnswer | NotStarted;
 
 /**
- * start → run → complete, for one request that leads its scope and has a slot.
+ * start → run → complete, for one request that leads its key and has a slot.
  *
  * Nothing is sent before the start is durable. After it, the key is released only if the backend surely did not execute.
  * If that is unknown, the key is in doubt.
@@ -235,7 +235,9 @@ export class Executions {
   /** The result of this execution was refused: the key has another one by now. */
   async #refused(call: Call, completion: Completion): Promise<void> {
     this.#observer.stale('complete', call);
-    const stored = await this.#store.get(call.scope).then(digestOf, () => ({ state: 'unreadable' as const }));
+    const stored = await this.#store
+      .get(call.recordId)
+      .then(digestOf, () => ({ state: 'unreadable' as const }));
     this.#observer.lateAnswer(call, digestOf({ state: 'completed', completion }), stored);
   }
 
@@ -315,8 +317,8 @@ export class Executions {
 
 /** An attempt to execute the request, under a new token. */
 export function executionOf(call: Omit<Execution, 'token'>, token: Token): Execution {
-  const { scope, fingerprint, merchant, operation, key, requestId } = call;
-  return { scope, token, memory: undefined, fingerprint, merchant, operation, key, requestId };
+  const { recordId, fingerprint, merchant, operation, key, requestId } = call;
+  return { recordId, token, memory: undefined, fingerprint, merchant, operation, key, requestId };
 }
 
 /** Longest cause of a doubt that a record holds. */

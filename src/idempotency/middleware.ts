@@ -109,7 +109,7 @@ async function execute(
 
 /** What a request with a key is for the store. Its body must have been read. */
 export class KeyedRequest implements ObservedCall {
-  readonly scope: Call['scope'];
+  readonly recordId: Call['recordId'];
   readonly fingerprint: Call['fingerprint'];
   readonly merchant: string;
   readonly operation: string;
@@ -122,8 +122,8 @@ export class KeyedRequest implements ObservedCall {
     const { merchant, identity, body } = context;
     if (!merchant || !identity || !body) throw new Error('the context is incomplete');
     const { name, idempotency: policy } = identity.operation;
-    this.scope = recordIdOf(layer, merchant.code, key);
-    context.scope = this.scope;
+    this.recordId = recordIdOf(layer, merchant.code, key);
+    context.recordId = this.recordId;
     const { 'content-type': contentType, 'content-encoding': contentEncoding } = req.headers;
     this.fingerprint = fingerprintOf(req.method ?? '', targetOf(req), body, { contentType, contentEncoding });
     this.merchant = merchant.code;

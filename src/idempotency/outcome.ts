@@ -74,7 +74,7 @@ export interface AnswerDigest {
   bodySha256?: string;
 }
 
-/** @param record what the store holds for a scope */
+/** @param record what the store holds for the key */
 export function digestOf(record: Pick<IdempotencyRecord, 'state' | 'completion'> | undefined): AnswerDigest {
   if (!record?.completion) return { state: record?.state ?? 'absent' };
   const { state, completion } = record;

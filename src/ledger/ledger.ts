@@ -1,4 +1,4 @@
-import type { Fingerprint, Scope, Token } from '../lib/brands.ts';
+import type { Fingerprint, RecordId, Token } from '../lib/brands.ts';
 import { type Clock, momentOf, sinceMs, systemClock } from '../lib/clock.ts';
 import type { Completion } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
@@ -53,7 +53,7 @@ const MOST_OPERATIONS = 1000;
 type Rule<Answer> = (held: Held | undefined, stamp: Stamp) => Step<Answer>;
 
 /**
- * Holds one record per scope: applies the rules of a key's life to what a register holds. It guesses what is there, asks the rule, and
+ * Holds one record per key: applies the rules of a key's life to what a register holds. It guesses what is there, asks the rule, and
  * writes. If something else is there, the register refuses the write, and the rule is asked again with that.
  *
  * A first payout guesses right twice, so it takes two commands. A replay is one refused `create`.
@@ -124,7 +124,7 @@ export class Ledger {
    * repetition of one whose answer was lost, and the answer is `started`.
    */
   start(execution: Execution): Promise<StartAnswer> {
-    const { scope } = execution;
+    const { recordId } = execution;
     const { connection } = this;
     execution.memory = this.#memory();
     const rule: Rule<{ kind: 'started' } | rules.Meaning> = (held, stamp) => {
@@ -134,19 +134,25 @@ export class Ledger {
       return rules.start(held, execution, this.#own, stamp);
     };
     // Nothing is there, as far as this gateway knows, so the rule writes.
-    return this.#apply(scope, undefined, rule, this.#told(scope), execution) as Promise<StartAnswer>;
+    return this.#apply(recordId, undefined, rule, this.#told(recordId), execution) as Promise<StartAnswer>;
   }
 
   /** Answers what the record means for this request, as `start` would. If its owner is dead, marks it in doubt first. */
-  async peek({ scope, fingerprint }: { scope: Scope; fingerprint: Fingerprint }): Promise<PeekAnswer> {
+  async peek({
+    recordId,
+    fingerprint,
+  }: {
+    recordId: RecordId;
+    fingerprint: Fingerprint;
+  }): Promise<PeekAnswer> {
     const rule: Rule<{ kind: 'absent' } | rules.Meaning> = (held, stamp) =>
       rules.peek(held, fingerprint, stamp);
-    const told = this.#told<{ kind: 'absent' }>(scope);
-    const seen = await this.#register.read(scope);
-    const answer = await this.#apply(scope, seen, rule, told);
+    const told = this.#told<{ kind: 'absent' }>(recordId);
+    const seen = await this.#register.read(recordId);
+    const answer = await this.#apply(recordId, seen, rule, told);
     // Most reads are polls that find none of these. Only what a merchant acts on must survive a failover.
     if (!this.#register.replicates || !FINAL.has(answer.kind)) return answer;
-    return await this.#apply(scope, await this.#register.read(scope, true), rule, told);
+    return await this.#apply(recordId, await this.#register.read(recordId, true), rule, told);
   }
 
   /**
@@ -162,8 +168,8 @@ export class Ledger {
       memory.before = held?.record;
       return rules.restart(held, execution, this.#own, stamp);
     };
-    const seen = await this.#register.read(execution.scope, true);
-    return await this.#apply(execution.scope, seen, rule, same, execution);
+    const seen = await this.#register.read(execution.recordId, true);
+    return await this.#apply(execution.recordId, seen, rule, same, execution);
   }
 
   /**
@@ -172,18 +178,18 @@ export class Ledger {
    * @returns `lost` if other gateways may have found the owner dead meanwhile. The lease is taken again if nobody has it.
    */
   async renew(owner: Owner): Promise<Fenced | 'lost'> {
-    const { scope, token } = owner;
+    const { recordId, token } = owner;
     owner.memory ??= this.#memory();
     const { memory } = owner;
     const sent = momentOf(this.#clock);
     // A superseded owner must not keep somebody else's dead record in flight.
-    const seen = await this.#register.read(scope);
+    const seen = await this.#register.read(recordId);
     if (!seen?.record.token.equals(token)) {
-      await this.#register.endLease(scope, token);
+      await this.#register.endLease(recordId, token);
       return 'stale';
     }
     if (seen.record.state === 'completed') return 'ok';
-    const renewed = await this.#register.renew(scope, token, this.#own.lifetimes.leaseMs);
+    const renewed = await this.#register.renew(recordId, token, this.#own.lifetimes.leaseMs);
     const wasLapsed = memory.mayHaveLapsed;
     // Who knows of no renewal counts from the start, and then nobody else can have had the lease.
     const lapsed = !this.#isAlive(memory) || renewed === 'lost' || (renewed === 'taken' && memory.hasRenewed);
@@ -206,8 +212,8 @@ export class Ledger {
    *   Default: false
    */
   complete(execution: Execution, completion: Completion, wasTold = false): Promise<Fenced> {
-    const { scope } = execution;
-    const sealed = this.#cipher.seal(scope, completion);
+    const { recordId } = execution;
+    const sealed = this.#cipher.seal(recordId, completion);
     return this.#applyOwn(execution, (held, stamp) =>
       rules.complete(held, execution, sealed, wasTold, this.#own, stamp),
     );
@@ -248,30 +254,30 @@ export class Ledger {
    * For how long the record's age still shows everybody that this owner is executing, by the store's clock. Not positive: it does
    * not. Asked before dispatch where a machine may release or restart the key.
    */
-  async aliveForMs({ scope, token }: Owner): Promise<number> {
-    const seen = await this.#register.read(scope);
+  async aliveForMs({ recordId, token }: Owner): Promise<number> {
+    const seen = await this.#register.read(recordId);
     const isOwner = seen?.record.state === 'executing' && seen.record.token.equals(token);
     return isOwner ? rules.youngForMs(seen) : 0;
   }
 
   /** The whole record, or undefined if there is none. */
-  async get(scope: Scope): Promise<IdempotencyRecord | undefined> {
-    const seen = await this.#register.read(scope);
-    return seen && this.#cipher.open(scope, seen.record);
+  async get(recordId: RecordId): Promise<IdempotencyRecord | undefined> {
+    const seen = await this.#register.read(recordId);
+    return seen && this.#cipher.open(recordId, seen.record);
   }
 
   /** Is the record executing, and its owner dead? Only reads. */
-  async isOwnerGone(scope: Scope): Promise<boolean> {
-    const seen = await this.#register.read(scope);
-    return seen !== undefined && (await this.#isDead(scope, seen));
+  async isOwnerGone(recordId: RecordId): Promise<boolean> {
+    const seen = await this.#register.read(recordId);
+    return seen !== undefined && (await this.#isDead(recordId, seen));
   }
 
   /**
    * In how many milliseconds the record expires if nothing changes it. SQLite counts running time, so there the record can
    * live longer. Undefined: there is no record, or it never expires.
    */
-  async expiresInMs(scope: Scope): Promise<number | undefined> {
-    return (await this.#register.read(scope))?.expiresInMs;
+  async expiresInMs(recordId: RecordId): Promise<number | undefined> {
+    return (await this.#register.read(recordId))?.expiresInMs;
   }
 
   /**
@@ -292,15 +298,20 @@ export class Ledger {
    *
    * @param seen the token of the record that the decision was made on
    */
-  async resolve(scope: Scope, seen: Token, resolution: Resolution, note: CountedNote): Promise<Resolved> {
+  async resolve(
+    recordId: RecordId,
+    seen: Token,
+    resolution: Resolution,
+    note: CountedNote,
+  ): Promise<Resolved> {
     const stored =
       resolution.as === 'completed'
-        ? { ...resolution, completion: this.#cipher.seal(scope, resolution.completion) }
+        ? { ...resolution, completion: this.#cipher.seal(recordId, resolution.completion) }
         : resolution;
     const token = this.#random.token();
-    const held = await this.#register.read(scope);
+    const held = await this.#register.read(recordId);
     const rule: Rule<Resolved> = (now, stamp) => rules.resolve(now, seen, stored, note, token, stamp);
-    return await this.#apply(scope, held, rule, same);
+    return await this.#apply(recordId, held, rule, same);
   }
 
   /**
@@ -332,9 +343,9 @@ export class Ledger {
     return { countedAtMs, operations, oldestSinceMs, resolutions };
   }
 
-  /** The resolutions of a scope, oldest first. Each is kept for at least {@link AUDIT_RETENTION_MS}. */
-  audit(scope: Scope): Promise<AuditRecord[]> {
-    return this.#register.audit(scope);
+  /** The resolutions of a key, oldest first. Each is kept for at least {@link AUDIT_RETENTION_MS}. */
+  audit(recordId: RecordId): Promise<AuditRecord[]> {
+    return this.#register.audit(recordId);
   }
 
   /** The store's mark. Undefined: no gateway has written one. Only reads. */
@@ -363,19 +374,19 @@ export class Ledger {
 
   /** Applies an event of an owner, which begins with what it wrote last. */
   async #applyOwn(owner: Owner, rule: Rule<Fenced>): Promise<Fenced> {
-    const guess = this.#guess(owner) ?? (await this.#register.read(owner.scope));
-    return await this.#apply(owner.scope, guess, rule, same);
+    const guess = this.#guess(owner) ?? (await this.#register.read(owner.recordId));
+    return await this.#apply(owner.recordId, guess, rule, same);
   }
 
   /** This process has not written the start, and another one may have. */
-  async #voidToken({ scope, token }: Owner): Promise<Fenced> {
+  async #voidToken({ recordId, token }: Owner): Promise<Fenced> {
     const along = { endLeaseOf: token, voidToken: token } as const;
     const nothing = { record: undefined, operation: '', expiresInMs: 0 } as const;
     // No record has this revision, so the write is refused. Its token is void then.
     const revision = this.#random.token();
-    const reply = await this.#register.replace(scope, { kind: 'replace', revision, ...nothing, ...along });
+    const reply = await this.#register.replace(recordId, { kind: 'replace', revision, ...nothing, ...along });
     const held = reply.done ? undefined : reply.held;
-    return await this.#apply(scope, held, (seen) => rules.takeBackStart(seen, token), same);
+    return await this.#apply(recordId, held, (seen) => rules.takeBackStart(seen, token), same);
   }
 
   /**
@@ -387,7 +398,7 @@ export class Ledger {
    *   have happened: a complete that is repeated would take itself for done
    */
   #apply<Answer, Told>(
-    id: Scope,
+    id: RecordId,
     guess: Seen | undefined,
     rule: Rule<Answer>,
     finish: (answer: Answer) => Told,
@@ -416,13 +427,13 @@ export class Ledger {
     );
   }
 
-  #write(id: Scope, write: Write): Promise<Reply> {
+  #write(id: RecordId, write: Write): Promise<Reply> {
     if (this.#closed && (write.kind === 'create' || write.unlessClosed)) return Promise.reject(this.#closed);
     return write.kind === 'create' ? this.#register.create(id, write) : this.#register.replace(id, write);
   }
 
   /** Lock nodes are asked only if the answer can depend on the lease. */
-  async #askNodes(id: Scope, seen: Seen): Promise<Held> {
+  async #askNodes(id: RecordId, seen: Seen): Promise<Held> {
     const isLeased = rules.needsLease(seen) && ((await this.#register.isLeased?.(id)) ?? false);
     return { ...seen, isLeased };
   }
@@ -447,33 +458,33 @@ export class Ledger {
   }
 
   /** Makes what a rule says of a record the answer to a request. */
-  #told<Answer extends { kind: 'started' | 'absent' }>(scope: Scope) {
+  #told<Answer extends { kind: 'started' | 'absent' }>(recordId: RecordId) {
     return (answer: Answer | rules.Meaning): Answer | ExistingAnswer => {
       if (answer.kind !== 'completed') return answer;
       const { kind, completion, requestId } = answer;
-      return { kind, response: this.#cipher.openResponse(scope, completion), requestId };
+      return { kind, response: this.#cipher.openResponse(recordId, completion), requestId };
     };
   }
 
   async #listed(listed: Listed): Promise<ListedRecord> {
-    if (listed.unreadable !== undefined) return { scope: listed.id, unreadable: listed.unreadable };
+    if (listed.unreadable !== undefined) return { recordId: listed.id, unreadable: listed.unreadable };
     const { id, head, expiresInMs, isLeased } = listed;
     const unreadable = this.#cipher.whyUnknown(head.encryptionKeyId);
-    if (unreadable) return { scope: id, unreadable };
+    if (unreadable) return { recordId: id, unreadable };
     return {
       ...head,
-      scope: id,
+      recordId: id,
       ownerGone: await this.#isDead(id, { record: head, expiresInMs, isLeased }),
     };
   }
 
-  async #isDead(id: Scope, seen: Seen): Promise<boolean> {
+  async #isDead(id: RecordId, seen: Seen): Promise<boolean> {
     if (seen.record.state !== 'executing') return false;
     return !rules.isAlive(seen.isLeased === undefined ? await this.#askNodes(id, seen) : (seen as Held));
   }
 
   /** The record if it is executing and its owner is dead. A record that cannot be read is not counted. */
-  async #deadExecuting(id: Scope): Promise<KeyRecord | undefined> {
+  async #deadExecuting(id: RecordId): Promise<KeyRecord | undefined> {
     const seen = await this.#register.read(id).catch(ignoreUnreadable);
     return seen && (await this.#isDead(id, seen)) ? seen.record : undefined;
   }

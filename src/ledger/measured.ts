@@ -1,4 +1,4 @@
-import type { Scope } from '../lib/brands.ts';
+import type { RecordId } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
 import {
   type StoreHealth,
@@ -11,8 +11,8 @@ import type { Store } from './ledger.ts';
 export interface StoreObserver {
   /** Called once for each finished command. `failed`: it threw, or a health check was not ok. `ms`: how long it took. */
   commandEnded(command: string, result: 'ok' | 'failed', ms: number): void;
-  /** Called for each command that failed because the record of its scope cannot be read. `why`: for the operator. */
-  unreadable(scope: Scope, reason: UnreadableReason, why: string): void;
+  /** Called for each command that failed because its record cannot be read. `why`: for the operator. */
+  unreadable(recordId: RecordId, reason: UnreadableReason, why: string): void;
 }
 
 /** The methods that are timed, and the names of their commands. `countDoubts` is not among them, because it takes many. */
@@ -56,10 +56,10 @@ export function measured(
         },
         (error: unknown) => {
           ended(false);
-          const [subject] = args as [Scope | { scope: Scope }];
-          const scope = typeof subject === 'object' ? subject.scope : subject;
+          const [subject] = args as [RecordId | { recordId: RecordId }];
+          const recordId = typeof subject === 'object' ? subject.recordId : subject;
           if (error instanceof UnreadableRecord && !NOT_FOR_MERCHANTS.has(method))
-            observer.unreadable(scope, error.reason, error.message);
+            observer.unreadable(recordId, error.reason, error.message);
           throw error;
         },
       );

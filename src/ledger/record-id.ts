@@ -1,4 +1,4 @@
-import type { Scope } from '../lib/brands.ts';
+import type { RecordId } from '../lib/brands.ts';
 import { digest } from '../lib/digest.ts';
 
 /** The name of a layer; the option `layer` says what it is for. */
@@ -13,6 +13,6 @@ export const DEFAULT_LAYERS = { gateway: 'gateway', middleware: 'middleware' } a
  * Names the record of a key. The layer is in it, so that a gateway and an application behind it can use one store for the same key. The
  * secret key is not: a rotated one must still find its old payouts.
  */
-export function recordIdOf(layer: string, merchantCode: string, idempotencyKey: string): Scope {
-  return digest([layer, merchantCode, idempotencyKey]) as Scope;
+export function recordIdOf(layer: string, merchantCode: string, idempotencyKey: string): RecordId {
+  return digest([layer, merchantCode, idempotencyKey]) as RecordId;
 }

@@ -93,8 +93,8 @@ export interface RequestContext {
   key?: string;
   /** Headers that hold another key, which the gateway did not use. */
   ignoredKeyHeaders?: string | undefined;
-  /** The scope of that key. */
-  scope?: string;
+  /** The id of that key’s record. */
+  recordId?: string;
   /** Under `mode: observe`: what `mode: protect` would have done. Undefined: the request has no key, or the store did not answer. */
   would?: string;
   /** Under `mode: observe`: call it right before the request is sent, and call what it returns with how that ended. */

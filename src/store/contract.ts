@@ -1,4 +1,4 @@
-import type { Fingerprint, Scope, Token } from '../lib/brands.ts';
+import type { Fingerprint, RecordId, Token } from '../lib/brands.ts';
 import type { Moment } from '../lib/clock.ts';
 import type { BackendResponse, Completion } from '../lib/exchange.ts';
 import type { KeyRecord } from './register.ts';
@@ -47,15 +47,15 @@ export interface RecordHead {
   changedAtMs: number;
 }
 
-/** What the store holds for a scope. `completion` is set exactly when the state is `completed`. */
+/** What the store holds for a record id. `completion` is set exactly when the state is `completed`. */
 export type IdempotencyRecord = RecordHead & { completion?: Completion };
 
 /**
- * One execution of a scope, named by its random token. Every write after `start` carries the token, and the store refuses
+ * One execution of a key, named by its random token. Every write after `start` carries the token, and the store refuses
  * the write if the record holds another one.
  */
 export interface Owner {
-  readonly scope: Scope;
+  readonly recordId: RecordId;
   readonly token: Token;
   /** What the ledger remembers of the execution. */
   memory?: OwnerMemory | undefined;
@@ -85,7 +85,7 @@ export interface Execution extends Owner {
   readonly requestId: string;
 }
 
-/** The answer to a request whose scope has a record. `requestId` is that of the request that started the record. */
+/** The answer to a request whose key has a record. `requestId` is that of the request that started the record. */
 export type ExistingAnswer =
   /** Executing, and the owner is alive. */
   | { kind: 'in_flight' }
@@ -111,10 +111,10 @@ export type Fenced = 'ok' | 'stale';
 /** Far longer than a lost command can stay under way. */
 export const VOID_TOKEN_MS = 3_600_000;
 
-/** What an operator or a lookup found out about a scope in doubt: it was executed with this result, or not executed. */
+/** What an operator or a lookup found out about a key in doubt: it was executed with this result, or not executed. */
 export type Resolution = { as: 'completed'; completion: Completion } | { as: 'released' };
 
-/** Who resolved a scope, and why. Stored in the audit trail and logged, so it must hold no secret and no body. */
+/** Who resolved a key, and why. Stored in the audit trail and logged, so it must hold no secret and no body. */
 export interface ResolutionNote {
   by: string;
   reason: string;
@@ -191,9 +191,9 @@ export interface ListFilter {
 /** A record without its completion, because the size of a page with bodies would have no bound. */
 export type ListedRecord =
   /** `ownerGone`: the owner is dead, and no retry has marked the record in doubt yet. */
-  | (RecordHead & { scope: Scope; ownerGone: boolean; unreadable?: undefined })
+  | (RecordHead & { recordId: RecordId; ownerGone: boolean; unreadable?: undefined })
   /** The record cannot be read; `unreadable` says why. */
-  | { scope: Scope; unreadable: string };
+  | { recordId: RecordId; unreadable: string };
 
 /** One page. There are more pages as long as `cursor` is set, even if this page is short or empty. */
 export interface Listing {
@@ -305,7 +305,7 @@ export class UnreadableMark extends StoreUnavailable {
   }
 }
 
-/** The value under the scope cannot be read as a record. It must never be treated as absent. */
+/** The value under the record id cannot be read as a record. It must never be treated as absent. */
 export class UnreadableRecord extends StoreUnavailable {
   readonly reason: UnreadableReason;
   constructor(why: string, reason: UnreadableReason = 'damaged') {

@@ -1,4 +1,4 @@
-import type { Scope, Token } from '../lib/brands.ts';
+import type { RecordId, Token } from '../lib/brands.ts';
 import {
   type AuditRecord,
   type Mode,
@@ -75,8 +75,14 @@ export type Reply = { done: true } | { done: false; held: Seen | undefined };
 
 /** A record without its completion, as it is listed. */
 export type Listed =
-  | { id: Scope; head: KeyRecord; expiresInMs: number; isLeased: boolean | undefined; unreadable?: undefined }
-  | { id: Scope; unreadable: string };
+  | {
+      id: RecordId;
+      head: KeyRecord;
+      expiresInMs: number;
+      isLeased: boolean | undefined;
+      unreadable?: undefined;
+    }
+  | { id: RecordId; unreadable: string };
 
 export interface Page {
   records: Listed[];
@@ -89,7 +95,7 @@ export interface OpenCount {
   /** By operation: how many records are in doubt, and the `createdAtMs` of the oldest. */
   inDoubt: Map<string, { number: number; oldestMs: number }>;
   /** Executing records that were created before `executingSinceMs`. Their owners may be dead. */
-  old: Scope[];
+  old: RecordId[];
   /** Of all time. */
   resolutions: ResolutionCount[];
 }
@@ -124,20 +130,20 @@ export interface Register {
    *
    * @throws {StoreUnavailable} not written: the token is void, or the store is closed ({@link StoreClosed})
    */
-  create(id: Scope, write: Create): Promise<Reply>;
+  create(id: RecordId, write: Create): Promise<Reply>;
   /**
    * One atomic step: the record, the index of open records, the audit trail and the count of resolutions.
    *
    * @throws {StoreClosed} not written
    */
-  replace(id: Scope, write: Replace): Promise<Reply>;
+  replace(id: RecordId, write: Replace): Promise<Reply>;
   /** @param mustLast what is answered from this read must survive a failover */
-  read(id: Scope, mustLast?: boolean): Promise<Seen | undefined>;
+  read(id: RecordId, mustLast?: boolean): Promise<Seen | undefined>;
   /** Extends the lease (`kept`), or takes it if nobody has it (`taken`). `lost`: another token has it. Never touches the record. */
-  renew(id: Scope, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'>;
-  endLease(id: Scope, token: Token): Promise<void>;
+  renew(id: RecordId, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'>;
+  endLease(id: RecordId, token: Token): Promise<void>;
   /** With lock nodes: whether a majority of them has the lease. One that does not answer counts as having it. */
-  isLeased?(id: Scope): Promise<boolean>;
+  isLeased?(id: RecordId): Promise<boolean>;
   /**
    * One page of records, in no particular order.
    *
@@ -148,7 +154,7 @@ export interface Register {
   /** Reads in small steps, and never blocks a write. `signal` ends it: then the promise rejects. */
   countOpen(options: { executingSinceMs: number; signal?: AbortSignal | undefined }): Promise<OpenCount>;
   /** The resolutions of a record, oldest first. Each is kept for at least {@link AUDIT_RETENTION_MS}. */
-  audit(id: Scope): Promise<AuditRecord[]>;
+  audit(id: RecordId): Promise<AuditRecord[]>;
   /**
    * Rebuilds the index of open records from all records, in small steps. Undefined: the index cannot be lost.
    *
@@ -212,7 +218,7 @@ export function decodeCopyMark(text: string): CopyMark {
 
 /** One name of a scan: a record, or the audit trail of a record that may be gone. */
 export interface Scanned {
-  id: Scope;
+  id: RecordId;
   kind: 'record' | 'audit';
 }
 
@@ -236,6 +242,6 @@ export interface CopyRegister {
   /** All names, in pages. A name may appear twice. */
   scan(): AsyncIterable<Scanned[]>;
   /** Writes the trail for {@link AUDIT_RETENTION_MS} from now, unless there is one. */
-  putAudit(id: Scope, audit: readonly AuditRecord[]): Promise<void>;
+  putAudit(id: RecordId, audit: readonly AuditRecord[]): Promise<void>;
   close(): Promise<void>;
 }

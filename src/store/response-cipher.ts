@@ -1,5 +1,5 @@
 import { createCipheriv, createDecipheriv, createSecretKey, type KeyObject } from 'node:crypto';
-import type { Scope } from '../lib/brands.ts';
+import type { RecordId } from '../lib/brands.ts';
 import type { BackendResponse, Completion } from '../lib/exchange.ts';
 import { systemRandom } from '../lib/random.ts';
 import { type IdempotencyRecord, type RecordHead, UnreadableRecord } from './contract.ts';
@@ -33,7 +33,7 @@ const CIPHERTEXT_AT = NONCE_BYTES + TAG_BYTES;
 /**
  * Encrypts the headers and the body of stored responses with AES-256-GCM, for both stores (ADR 23).
  *
- * The authentication tag covers scope, status and key id: a response that was copied into another record, or that got another
+ * The authentication tag covers record id, status and key id: a response that was copied into another record, or that got another
  * status, cannot be read. Without a current key, responses are stored as they are.
  */
 export class ResponseCipher {
@@ -54,14 +54,14 @@ export class ResponseCipher {
   }
 
   /** A completion as it is to be stored. A tombstone has nothing to encrypt. */
-  seal(scope: Scope, completion: Completion): StoredCompletion {
+  seal(recordId: RecordId, completion: Completion): StoredCompletion {
     if (!this.#current || completion.kind === 'tombstone') return completion;
     const { id, key } = this.#current;
     const { status, headers, body } = completion.response;
     // Random bytes as those of a token: nobody else has them.
     const nonce = systemRandom.token().subarray(0, NONCE_BYTES);
     const cipher = createCipheriv(CIPHER, key, nonce, { authTagLength: TAG_BYTES });
-    cipher.setAAD(boundTo(scope, status, id));
+    cipher.setAAD(boundTo(recordId, status, id));
     const plain = encodeResponse(headers, body);
     const encrypted = cipher.update(plain);
     cipher.final();
@@ -74,16 +74,16 @@ export class ResponseCipher {
    *
    * @throws {UnreadableRecord} if it is encrypted, and this gateway cannot decrypt it
    */
-  open(scope: Scope, record: RecordHead & { completion?: StoredCompletion }): IdempotencyRecord {
+  open(recordId: RecordId, record: RecordHead & { completion?: StoredCompletion }): IdempotencyRecord {
     const { completion } = record;
     if (completion?.kind !== 'sealed') return record as IdempotencyRecord;
-    const response = this.#decrypt(scope, completion);
+    const response = this.#decrypt(recordId, completion);
     return { ...record, encryptionKeyId: completion.keyId, completion: { kind: 'response', response } };
   }
 
   /** @throws {UnreadableRecord} if it is encrypted, and this gateway cannot decrypt it */
-  openResponse(scope: Scope, stored: StoredResponse): BackendResponse {
-    return stored.kind === 'response' ? stored.response : this.#decrypt(scope, stored);
+  openResponse(recordId: RecordId, stored: StoredResponse): BackendResponse {
+    return stored.kind === 'response' ? stored.response : this.#decrypt(recordId, stored);
   }
 
   /** Why no record under this encryption key can be decrypted. Undefined: the key is known, or the record is not encrypted. */
@@ -92,14 +92,14 @@ export class ResponseCipher {
     return `it is encrypted with the key ${JSON.stringify(keyId)}, which store.encryption.keys does not have`;
   }
 
-  #decrypt(scope: Scope, { status, keyId, bytes }: SealedResponse): BackendResponse {
+  #decrypt(recordId: RecordId, { status, keyId, bytes }: SealedResponse): BackendResponse {
     const key = this.#keys.get(keyId);
     if (!key) throw new UnreadableRecord(this.whyUnknown(keyId) as string, 'unknown_key');
     if (bytes.length < CIPHERTEXT_AT) throw new UnreadableRecord('its encrypted response is too short');
     const decipher = createDecipheriv(CIPHER, key, bytes.subarray(0, NONCE_BYTES), {
       authTagLength: TAG_BYTES,
     });
-    decipher.setAAD(boundTo(scope, status, keyId));
+    decipher.setAAD(boundTo(recordId, status, keyId));
     decipher.setAuthTag(bytes.subarray(NONCE_BYTES, CIPHERTEXT_AT));
     const plain = decipher.update(bytes.subarray(CIPHERTEXT_AT));
     try {
@@ -114,9 +114,9 @@ export class ResponseCipher {
   }
 }
 
-/** What the tag covers besides the response. The scope has 64 characters, so different values never give the same bytes. */
-const boundTo = (scope: Scope, status: number, keyId: string): Buffer =>
-  Buffer.from(`oncegate response 1 ${scope} ${status} ${keyId}`, 'latin1');
+/** What the tag covers besides the response. The record id has 64 characters, so different values never give the same bytes. */
+const boundTo = (recordId: RecordId, status: number, keyId: string): Buffer =>
+  Buffer.from(`oncegate response 1 ${recordId} ${status} ${keyId}`, 'latin1');
 
 /** Length of the headers (u32), headers (a JSON array of names and values), body. */
 function encodeResponse(headers: readonly string[], body: Buffer): Buffer {

@@ -99,7 +99,7 @@ export class Access {
       status,
       outcome,
       would: context.would,
-      scope: context.scope?.slice(0, 16),
+      recordId: context.recordId?.slice(0, 16),
       ignoredKeyHeaders: context.ignoredKeyHeaders,
       durationMs: round(durationMs),
       upstreamMs: round(context.upstreamMs),

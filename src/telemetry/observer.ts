@@ -5,7 +5,7 @@ import type { Metrics } from './metrics.ts';
 
 /** What the log says about a request with an idempotency key. The engine's `Call` and a record's head both have it. */
 interface Keyed {
-  scope: string;
+  recordId: string;
   merchant: string;
   operation: string;
   requestId?: string;
@@ -110,9 +110,9 @@ export class Observer {
     this.#logger[times === 1 ? 'warn' : 'debug'](fields, 'a lookup did not decide a key in doubt');
   }
 
-  resolved(scope: string, { by, reason, from, to }: LoggedResolution): void {
+  resolved(recordId: string, { by, reason, from, to }: LoggedResolution): void {
     const { state, merchant, operation } = from;
-    const fields = { ...named({ scope, merchant, operation }), by, reason, from: state, to: to.as };
+    const fields = { ...named({ recordId, merchant, operation }), by, reason, from: state, to: to.as };
     this.#logger.info(fields, 'a key in doubt was resolved');
     this.onResolved();
   }
@@ -152,9 +152,9 @@ export class Observer {
   }
 
   /** A record cannot be read, so its key is refused. `why` names no key, no header and no body. */
-  unreadable(scope: string, reason: string, why: string): void {
+  unreadable(recordId: string, reason: string, why: string): void {
     this.#metrics.unreadable.inc({ reason });
-    this.#logger.error({ scope: scope.slice(0, 16), reason, why }, 'a record cannot be read');
+    this.#logger.error({ recordId: recordId.slice(0, 16), reason, why }, 'a record cannot be read');
   }
 
   /** A result had not reached `durability.replicas` in time. */
@@ -177,10 +177,10 @@ export class Observer {
   }
 }
 
-/** Logs the first 16 digits of the scope, which are enough to find the record. The idempotency key is never logged. */
-const named = ({ scope, merchant, operation, requestId, traceId }: Keyed) => ({
+/** Logs the first 16 digits of the record id, which are enough to find the record. The idempotency key is never logged. */
+const named = ({ recordId, merchant, operation, requestId, traceId }: Keyed) => ({
   ...(traceId !== undefined && { traceId }),
-  scope: scope.slice(0, 16),
+  recordId: recordId.slice(0, 16),
   merchant,
   operation,
   requestId,

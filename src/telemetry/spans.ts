@@ -111,7 +111,7 @@ export class RequestSpans implements Spans {
 
   end({ operation, outcome, status, merchantGone }: RequestEnd): void {
     const { api } = this.#recorder;
-    const { merchant, identity, scope } = this.#context;
+    const { merchant, identity, recordId } = this.#context;
     const route = identity?.route;
     this.#sent?.end(status, merchantGone && status === undefined ? 'merchant_gone' : undefined);
     const span = this.#span;
@@ -127,7 +127,7 @@ export class RequestSpans implements Spans {
       'oncegate.replayed': outcome === 'replayed',
       'oncegate.merchant': merchant?.code,
       // The first digits, as in the log.
-      'oncegate.scope': scope?.slice(0, 16),
+      'oncegate.record_id': recordId?.slice(0, 16),
       'oncegate.merchant_gone': merchantGone || undefined,
     });
     // A refusal of the merchant's request is no failure of the server.

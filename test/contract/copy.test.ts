@@ -56,8 +56,13 @@ async function fill(store: Store) {
   const late = await bring(store, 'in_doubt');
   await store.complete(late, paid('late'));
   const [resolved, freed] = [await bring(store, 'in_doubt'), await bring(store, 'in_doubt')];
-  await store.resolve(resolved.scope, resolved.token, { as: 'completed', completion: paid('books') }, note);
-  await store.resolve(freed.scope, freed.token, { as: 'released' }, note);
+  await store.resolve(
+    resolved.recordId,
+    resolved.token,
+    { as: 'completed', completion: paid('books') },
+    note,
+  );
+  await store.resolve(freed.recordId, freed.token, { as: 'released' }, note);
   const restarted = await bring(store, 'in_doubt');
   const second = duplicateOf(restarted);
   expect(await store.restart(second)).toBe('ok');
@@ -77,12 +82,12 @@ describe.each(directions)('a copy from %s to %s', (from, to) => {
 
     const [left, right] = [await side(source), await side(destination)];
     const next = await opened(destination);
-    for (const { scope } of [...Object.values(owners), sealed]) {
-      const [was, is] = [await left.register.read(scope), await right.register.read(scope)];
+    for (const { recordId } of [...Object.values(owners), sealed]) {
+      const [was, is] = [await left.register.read(recordId), await right.register.read(recordId)];
       // Redis' records name the key of their encryption a second time.
       expect({ ...is?.record, encryptionKeyId: '' }).toEqual({ ...was?.record, encryptionKeyId: '' });
       expect(Math.abs((is?.expiresInMs ?? 0) - (was?.expiresInMs ?? 0))).toBeLessThan(20_000);
-      expect(await next.audit(scope)).toEqual(await old.audit(scope));
+      expect(await next.audit(recordId)).toEqual(await old.audit(recordId));
     }
     expect((await next.countDoubts({})).operations.get('withdraw')).toEqual({ inDoubt: 2, ownerGone: 0 });
     expect(await next.start(duplicateOf(owners.completed as Execution))).toMatchObject({ kind: 'completed' });
@@ -109,7 +114,7 @@ describe.each(directions)('a copy from %s to %s', (from, to) => {
       ...{ name: 'StoreUnavailable', maybeWritten: false },
     });
     const next = await storeForTest(destination, { leaseMs: 1 });
-    expect(await next.get(owner.scope)).toMatchObject({ state: 'executing', token: owner.token });
+    expect(await next.get(owner.recordId)).toMatchObject({ state: 'executing', token: owner.token });
   });
 });
 
@@ -152,7 +157,7 @@ describe.each(Object.entries(places))('%s in a copy', (_kind, place) => {
   it('takes records while it receives, and an audit trail once', async () => {
     const here = place();
     const copying = await side(here);
-    const { scope } = newRequest();
+    const { recordId } = newRequest();
     expect(await copying.changeCopyMark(markOf(1, 'receiving'))).toBe(true);
     const { register } = copying;
     const record = newRecord();
@@ -163,21 +168,21 @@ describe.each(Object.entries(places))('%s in a copy', (_kind, place) => {
       expiresInMs: 60_000,
     } as const;
     for (const _ of ['first', 'again'])
-      expect(await register.replace(scope, { ...write, record })).toEqual({ done: true });
+      expect(await register.replace(recordId, { ...write, record })).toEqual({ done: true });
     const entry = (reason: string): AuditRecord => ({
       ...{ atMs: 1, by: 'ada', reason, to: { as: 'released' } },
       from: { ...record, state: 'in_doubt' },
     });
-    await copying.putAudit(scope, [entry('first'), entry('second')]);
-    await copying.putAudit(scope, [entry('third')]);
-    expect((await register.audit(scope)).map(({ reason }) => reason)).toEqual(['first', 'second']);
+    await copying.putAudit(recordId, [entry('first'), entry('second')]);
+    await copying.putAudit(recordId, [entry('third')]);
+    expect((await register.audit(recordId)).map(({ reason }) => reason)).toEqual(['first', 'second']);
     const scanned: Scanned[] = [];
     for await (const page of copying.scan()) scanned.push(...page);
     expect(scanned).toHaveLength(2);
     expect(scanned).toEqual(
       expect.arrayContaining([
-        { id: scope, kind: 'record' },
-        { id: scope, kind: 'audit' },
+        { id: recordId, kind: 'record' },
+        { id: recordId, kind: 'audit' },
       ]),
     );
     const servers = await copying.servers();

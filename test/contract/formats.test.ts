@@ -103,9 +103,9 @@ describe('a Redis', () => {
   it('refuses an audit trail with a line of another format, or of none', async () => {
     const place = newPlace();
     const store = await storeForTest(place);
-    const { scope, token } = await bring(store, 'in_doubt');
-    await store.resolve(scope, token, { as: 'released' }, { by: 'ada', reason: 'not in the books' });
-    const name = auditOf(recordKeyOf(place, scope));
+    const { recordId, token } = await bring(store, 'in_doubt');
+    await store.resolve(recordId, token, { as: 'released' }, { by: 'ada', reason: 'not in the books' });
+    const name = auditOf(recordKeyOf(place, recordId));
     const [line = ''] = await server.admin.lrange(name, 0, -1);
     const { format, ...unnumbered } = JSON.parse(line);
     expect(format).toBe(1);
@@ -115,7 +115,7 @@ describe('a Redis', () => {
     ] as const) {
       await server.admin.lset(name, 0, JSON.stringify(other));
       const before = await contentOf(place);
-      await expect(store.audit(scope)).rejects.toThrow(`its audit trail has format ${said}`);
+      await expect(store.audit(recordId)).rejects.toThrow(`its audit trail has format ${said}`);
       expect(await contentOf(place)).toEqual(before);
     }
   });
@@ -188,8 +188,8 @@ describe('a SQLite database', () => {
     const doubtful = await bring(store, 'in_doubt');
     const note = { by: 'ada', reason: 'in the books' };
     expect(await store.takeBack(await bring(store, 'executing'))).toBe('ok');
-    expect(await store.resolve(doubtful.scope, doubtful.token, { as: 'released' }, note)).toBe('ok');
-    expect(await store.audit(doubtful.scope)).toMatchObject([note]);
+    expect(await store.resolve(doubtful.recordId, doubtful.token, { as: 'released' }, note)).toBe('ok');
+    expect(await store.audit(doubtful.recordId)).toMatchObject([note]);
     expect(await store.mark('protect')).toMatchObject({ count: 2 });
     expect(await store.health()).toMatchObject({ ok: true });
     const side = await openCopyRegister(place);

@@ -1,23 +1,23 @@
 import { Redis } from 'ioredis';
-import type { Scope } from '../../src/lib/brands.ts';
+import type { RecordId } from '../../src/lib/brands.ts';
 import { layout } from '../../src/store/codec.ts';
 import { Names } from '../../src/store/redis/commands.ts';
 import type { RedisPlace, StorePlace } from '../support/open-store.ts';
 import type { Damage, Stage } from './states.ts';
 
-export const recordKeyOf = ({ prefix }: RedisPlace, scope: Scope): string =>
-  new Names(prefix).recordOf(scope);
+export const recordKeyOf = ({ prefix }: RedisPlace, recordId: RecordId): string =>
+  new Names(prefix).recordOf(recordId);
 
 /** Replaces the bytes of a record, and keeps its TTL. Undefined: by a list. */
 async function rewriteRedis(
   place: StorePlace,
-  scope: Scope,
+  recordId: RecordId,
   change: (record: Buffer) => Buffer | undefined,
 ): Promise<void> {
   if (place.kind !== 'redis') throw new TypeError('this place is not a Redis');
   const client = new Redis(place.url);
   try {
-    const key = recordKeyOf(place, scope);
+    const key = recordKeyOf(place, recordId);
     const record = await client.getBuffer(key);
     if (!record) throw new Error('there is no record to damage');
     const changed = change(record);
@@ -48,5 +48,5 @@ const changes: [what: string, change: (record: Buffer) => Buffer | undefined, fr
 ];
 
 export const redisDamages: readonly Damage[] = changes.map(
-  ([what, change, from]): Damage => [what, (place, scope) => rewriteRedis(place, scope, change), from],
+  ([what, change, from]): Damage => [what, (place, recordId) => rewriteRedis(place, recordId, change), from],
 );

@@ -47,7 +47,7 @@ describe.concurrent('while redis is frozen', () => {
       () => store.complete(owner, paid()),
       () => store.release(owner),
       () => store.markInDoubt(owner),
-      () => store.get(owner.scope),
+      () => store.get(owner.recordId),
     ];
     const startedMs = performance.now();
     const answers = await Promise.all(calls.map((call) => call().catch((error: unknown) => error)));
@@ -62,7 +62,7 @@ describe.concurrent('while redis is frozen', () => {
     await until(async () => (await store.health()).ok);
   });
 
-  it('a start and its release are both executed later, and leave the scope absent', async () => {
+  it('a start and its release are both executed later, and leave the record absent', async () => {
     await using redis = await withRedis(SHORT);
     const { server, store } = redis;
     const owner = newRequest();
@@ -179,7 +179,7 @@ describe.concurrent('when redis is killed', () => {
     await server.restart();
     await until(async () => (await store.health()).ok);
     const states = new Map<string, string | undefined>();
-    for (const [key, { scope }] of requests) states.set(key, (await store.get(scope))?.state);
+    for (const [key, { recordId }] of requests) states.set(key, (await store.get(recordId))?.state);
     const lost = (keys: string[], kept: string[]) =>
       keys.filter((key) => !kept.includes(states.get(key) ?? ''));
     expect(lost(answered.started, ['executing', 'completed'])).toEqual([]);

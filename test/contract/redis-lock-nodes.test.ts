@@ -89,7 +89,7 @@ it.concurrent('no owner counts as dead while most lock nodes are down', async ()
   expect(await other.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
   expect(await other.peek(owner)).toEqual({ kind: 'in_flight' });
   const note = { by: 'ada', reason: 'in the books' };
-  expect(await other.resolve(owner.scope, owner.token, { as: 'released' }, note)).toBe('alive');
+  expect(await other.resolve(owner.recordId, owner.token, { as: 'released' }, note)).toBe('alive');
   await locks[0]?.restart();
   await until(async () => (await other.peek(owner)).kind === 'in_doubt');
   await until(async () => (await other.start(duplicateOf(owner))).kind === 'in_doubt');

@@ -74,7 +74,7 @@ describe.concurrent('with a replica that writes wait for', () => {
     expect(await store.restart(successor)).toBe('ok');
     expect(await store.start(successor)).toEqual({ kind: 'started' });
     expect(await store.markInDoubt(successor)).toBe('ok');
-    expect(await store.resolve(successor.scope, successor.token, { as: 'released' }, note)).toBe('ok');
+    expect(await store.resolve(successor.recordId, successor.token, { as: 'released' }, note)).toBe('ok');
     expect(unreplicated()).toBe(0);
     expect(await store.health()).toEqual({ ok: true, detail: 'redis', warnings: [] });
   });
@@ -173,10 +173,10 @@ describe.concurrent('with a replica that writes wait for', () => {
     await expect(store.complete(owner, paid())).rejects.toThrow(StoreUnavailable);
     await expect(store.complete(owner, paid('again'))).rejects.toThrow(StoreUnavailable);
     expect(unreplicated()).toBe(2);
-    expect(await store.get(owner.scope)).toMatchObject({ state: 'completed' });
+    expect(await store.get(owner.recordId)).toMatchObject({ state: 'completed' });
     replica.thaw();
     await until(async () => (await store.complete(owner, paid('again')).catch(() => 'away')) === 'ok');
-    expect(await store.get(owner.scope)).toMatchObject({ completion: paid() });
+    expect(await store.get(owner.recordId)).toMatchObject({ completion: paid() });
   });
 
   it('a restart, a release and a resolution that it does not acknowledge fail', async () => {
@@ -189,11 +189,11 @@ describe.concurrent('with a replica that writes wait for', () => {
     ];
     replica.freeze();
     const resolution = { as: 'completed' as const, completion: paid() };
-    const resolve = () => store.resolve(resolved.scope, resolved.token, resolution, note);
+    const resolve = () => store.resolve(resolved.recordId, resolved.token, resolution, note);
     const writes = [store.release(released), store.restart(duplicateOf(restarted)), resolve()];
     for (const write of await Promise.allSettled(writes))
       expect(write).toMatchObject({ status: 'rejected', reason: { name: 'StoreUnavailable' } });
-    expect(await store.get(resolved.scope)).toMatchObject({ state: 'completed' });
+    expect(await store.get(resolved.recordId)).toMatchObject({ state: 'completed' });
     expect(await resolve()).toBe('changed');
   });
 

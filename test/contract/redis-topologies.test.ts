@@ -5,7 +5,7 @@ import { RateLimiter } from '../../src/gateway/rate-limiter.ts';
 import { Copy } from '../../src/ledger/copy.ts';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { openRedis } from '../../src/ledger/open-store.ts';
-import type { Scope } from '../../src/lib/brands.ts';
+import type { RecordId } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { type Execution, type Fenced, type StartAnswer, StoreUnavailable } from '../../src/store/contract.ts';
 import { storeOptions } from '../../src/store/options.ts';
@@ -65,9 +65,9 @@ const SLOTS_OF_FIRST = 5461;
 /** Slots of the first master that a test has given to the second. */
 const movedSlots = new Set<number>();
 
-const recordOf = ({ scope }: { scope: Scope }): string => new Names(prefix).recordOf(scope);
+const recordOf = ({ recordId }: { recordId: RecordId }): string => new Names(prefix).recordOf(recordId);
 const slotOfKey = (key: string): number => new Command('get', [key]).getSlot();
-const slotOf = (request: { scope: Scope }): number => slotOfKey(recordOf(request));
+const slotOf = (request: { recordId: RecordId }): number => slotOfKey(recordOf(request));
 const isOnFirst = (request: Execution): boolean =>
   slotOf(request) < SLOTS_OF_FIRST && !movedSlots.has(slotOf(request));
 
@@ -127,7 +127,7 @@ async function sqlite() {
   return side;
 }
 
-async function filled(side: CopyRegister, count = 3000): Promise<Scope[]> {
+async function filled(side: CopyRegister, count = 3000): Promise<RecordId[]> {
   const ids = Array.from({ length: count }, newId);
   await side.register.mark('protect');
   for (let at = 0; at < count; at += 100)
@@ -171,7 +171,7 @@ async function copied(from: CopyRegister, to: CopyRegister): Promise<string[]> {
   return lines;
 }
 
-async function expectAll(side: CopyRegister, ids: readonly Scope[]): Promise<void> {
+async function expectAll(side: CopyRegister, ids: readonly RecordId[]): Promise<void> {
   const found = await Promise.all(ids.map((id) => side.register.read(id)));
   expect(found.filter((seen) => seen?.record.state === 'completed')).toHaveLength(ids.length);
 }
@@ -187,7 +187,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     const failover = faultOf(topology, 'master killed, failover');
     await failover.inject();
     await expect
-      .poll(() => store.get(completed.scope).catch(String), { timeout: 60_000 })
+      .poll(() => store.get(completed.recordId).catch(String), { timeout: 60_000 })
       .toMatchObject({ state: 'completed' });
     // Without a replica nothing starts, and nothing is replayed, because the next failover could lose it.
     await expect(store.start(newRequest())).rejects.toThrow('did not reach its replicas');
@@ -245,8 +245,8 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     const store = await opened(topology);
     const doubtful = await Promise.all(Array.from({ length: 30 }, () => bring(store, 'in_doubt')));
     const listed = await everyPage(store, 10, true);
-    expect(listed.map(({ scope }) => scope).toSorted()).toEqual(
-      doubtful.map(({ scope }) => scope).toSorted(),
+    expect(listed.map(({ recordId }) => recordId).toSorted()).toEqual(
+      doubtful.map(({ recordId }) => recordId).toSorted(),
     );
     expect(await store.health()).toMatchObject({ ok: true });
     const masters = clusterNodes(topology);
@@ -281,7 +281,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     for (let left = 20; left > 0; left--) await bring(store, left % 2 ? 'in_doubt' : 'executing');
     const [resolved, completed] = [await bring(store, 'in_doubt'), await bring(store, 'in_doubt')];
     const asReleased = { by: 'ada', reason: 'in the books', source: 'command_line' } as const;
-    expect(await store.resolve(resolved.scope, resolved.token, { as: 'released' }, asReleased)).toBe('ok');
+    expect(await store.resolve(resolved.recordId, resolved.token, { as: 'released' }, asReleased)).toBe('ok');
     await store.complete(completed, paid());
     const inDoubt = async () => (await store.countDoubts()).operations.get('withdraw')?.inDoubt;
     expect(await inDoubt()).toBe(10);
@@ -316,7 +316,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     await bring(store, 'in_doubt', request);
     const inDoubt = async () => (await store.countDoubts()).operations.get('withdraw')?.inDoubt;
     const { move, moveAll, end } = await movingSlot(topology, slotOf(request));
-    await move([`${new Names(prefix).startOf(request.scope)}open`]);
+    await move([`${new Names(prefix).startOf(request.recordId)}open`]);
     // It cannot know whether there is a record, and leaves the entry.
     expect(await inDoubt()).toBe(1);
     await moveAll();
@@ -331,7 +331,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     // The first bits of an id are its partition.
     const neighbour = () => ({
       ...newRequest(),
-      scope: `${request.scope.slice(0, 3)}${newRequest().scope.slice(3)}` as Scope,
+      recordId: `${request.recordId.slice(0, 3)}${newRequest().recordId.slice(3)}` as RecordId,
     });
     const completed = await bring(store, 'completed', neighbour());
     expect(await store.start(request)).toEqual({ kind: 'started' });
@@ -363,7 +363,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     // The client asks the frozen master, and ends no process when that does not answer.
     const frozen = faultOf(topology, 'master 2 frozen');
     await frozen.inject();
-    await expect(store.get(completed.scope)).rejects.toMatchObject({ name: 'StoreUnavailable' });
+    await expect(store.get(completed.recordId)).rejects.toMatchObject({ name: 'StoreUnavailable' });
     await frozen.heal();
     await end();
     await untilOk(() => store.complete(request, paid('moved')));

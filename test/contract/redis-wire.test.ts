@@ -30,8 +30,8 @@ async function withWire(times: Partial<StoreTimes> = { timeoutMs: TIMEOUT_MS }) 
   await witness.complete(successor, paid());
   await witness.peek(successor);
   await witness.release(successor);
-  await witness.resolve(successor.scope, successor.token, { as: 'released' }, note);
-  const stateOf = async ({ scope }: Execution) => (await witness.get(scope))?.state;
+  await witness.resolve(successor.recordId, successor.token, { as: 'released' }, note);
+  const stateOf = async ({ recordId }: Execution) => (await witness.get(recordId))?.state;
   const healed = async () => await until(async () => (await store.health()).ok);
   const dispose = async () => {
     await Promise.all([store.close(), witness.close()]);
@@ -85,15 +85,15 @@ describe.concurrent('when a reply is lost on the wire', () => {
     const { wire, store } = line;
     const [owner, completed] = [await bring(store, 'executing'), await bring(store, 'completed')];
     wire.delayReplies(TIMEOUT_MS + 700);
-    const late = [store.start(newRequest()), store.renew(owner), store.get(completed.scope)];
+    const late = [store.start(newRequest()), store.renew(owner), store.get(completed.recordId)];
     const rejected = late.map((call) => expect(call).rejects.toThrow(StoreUnavailable));
     await Promise.race(rejected);
     wire.delayReplies(0);
     await Promise.all(rejected);
-    expect(await store.get(newRequest().scope)).toBeUndefined();
+    expect(await store.get(newRequest().recordId)).toBeUndefined();
     expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
     expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'in_flight' });
-    expect(await store.get(owner.scope)).toMatchObject({ state: 'executing' });
+    expect(await store.get(owner.recordId)).toMatchObject({ state: 'executing' });
   });
 });
 
@@ -116,7 +116,7 @@ describe.concurrent('when the connection is cut', () => {
     expect(after - before).toBe(1);
     // Reads only, because the probe of a health check is a SET, too.
     await until(() =>
-      store.get(owner.scope).then(
+      store.get(owner.recordId).then(
         () => true,
         () => false,
       ),
@@ -154,7 +154,7 @@ describe.concurrent('a store on Redis', () => {
     await line.store.start(owner);
     await line.store.complete(owner, paid('p-traced'));
     unsubscribe(commands, show);
-    const id = Buffer.from(owner.scope, 'hex').toString('base64url');
+    const id = Buffer.from(owner.recordId, 'hex').toString('base64url');
     expect(shown.filter((text) => text.endsWith(`:${id}`)).length).toBeGreaterThanOrEqual(2);
     for (const content of ['traced', owner.key, owner.token.toString()])
       expect(shown.join()).not.toContain(content);

@@ -24,19 +24,19 @@ storeContract({
 });
 
 describe('in redis', () => {
-  it('all keys of a scope carry the format version and one hash tag', async () => {
+  it('all keys of a record carry the format version and one hash tag', async () => {
     const place = backend.place();
     const store = await storeForTest(place);
     const owner = await bring(store, 'executing');
-    const record = recordKeyOf(place, owner.scope);
+    const record = recordKeyOf(place, owner.recordId);
     const { prefix } = place;
-    const short = Buffer.from(owner.scope, 'hex').toString('base64url');
-    const partition = `{${prefix}:3:${Number.parseInt(owner.scope.slice(0, 3), 16) >> 2}}:`;
+    const short = Buffer.from(owner.recordId, 'hex').toString('base64url');
+    const partition = `{${prefix}:3:${Number.parseInt(owner.recordId.slice(0, 3), 16) >> 2}}:`;
     expect(record).toBe(`${partition}${short}`);
     const keys = async () =>
       (await server.admin.keysBuffer(`*${prefix}:*`)).map((key) => key.toString('latin1'));
     expect((await keys()).toSorted()).toEqual([`${prefix}:format`, record, `${partition}open`].toSorted());
-    const { createdAtMs = 0 } = (await store.get(owner.scope)) ?? {};
+    const { createdAtMs = 0 } = (await store.get(owner.recordId)) ?? {};
     const entries = async () => await server.admin.zrange(`${partition}open`, '0', '-1', 'WITHSCORES');
     expect(await entries()).toEqual([`${short} withdraw`, `${-createdAtMs}`]);
     expect(await store.renew(owner)).toBe('ok');
@@ -46,7 +46,7 @@ describe('in redis', () => {
     expect((await keys()).toSorted()).toEqual([`${prefix}:format`, voided].toSorted());
     const doubtful = await bring(store, 'in_doubt', duplicateOf(owner));
     const note = { by: 'ada', reason: 'in the books' };
-    expect(await store.resolve(owner.scope, doubtful.token, { as: 'released' }, note)).toBe('ok');
+    expect(await store.resolve(owner.recordId, doubtful.token, { as: 'released' }, note)).toBe('ok');
     expect(await keys()).toEqual(expect.arrayContaining([`${record}:audit`, `${partition}resolutions`]));
   });
 
@@ -62,7 +62,7 @@ describe('in redis', () => {
       [() => store.peek(owner), replayOf(paid(), owner)],
       [() => store.release(owner), 'stale'],
       [() => store.restart(duplicateOf(owner)), 'changed'],
-      [() => store.resolve(owner.scope, owner.token, { as: 'released' }, note), 'changed'],
+      [() => store.resolve(owner.recordId, owner.token, { as: 'released' }, note), 'changed'],
     ];
     for (const [call, answer] of calls) {
       await server.admin.script('FLUSH');
@@ -74,7 +74,7 @@ describe('in redis', () => {
     const place = backend.place();
     const store = await storeForTest(place);
     const owner = await bring(store, 'executing');
-    const record = recordKeyOf(place, owner.scope);
+    const record = recordKeyOf(place, owner.recordId);
     await server.admin.setrange(record, 0, '\x03');
     const before = await server.admin.getBuffer(record);
     const calls = [

@@ -1,16 +1,16 @@
 import { DatabaseSync } from 'node:sqlite';
-import type { Scope } from '../../src/lib/brands.ts';
+import type { RecordId } from '../../src/lib/brands.ts';
 import { layout } from '../../src/store/codec.ts';
 import { databaseOf, type StorePlace } from '../support/open-store.ts';
 import type { Damage, Stage } from './states.ts';
 
 /** Sets columns of a record, without the checks of the table. */
-async function rewriteSqlite(place: StorePlace, scope: Scope, assignments: string): Promise<void> {
+async function rewriteSqlite(place: StorePlace, recordId: RecordId, assignments: string): Promise<void> {
   if (place.kind !== 'sqlite') throw new TypeError('this place is not a SQLite database');
   using database = new DatabaseSync(databaseOf(place), { timeout: 10_000 });
   database.exec('PRAGMA ignore_check_constraints = ON');
   const update = database.prepare(`UPDATE records SET ${assignments} WHERE record_id = ?`);
-  const { changes } = update.run(Buffer.from(scope, 'hex'));
+  const { changes } = update.run(Buffer.from(recordId, 'hex'));
   if (changes !== 1) throw new Error('there is no record to damage');
 }
 
@@ -45,5 +45,9 @@ const assignments: [what: string, assignments: string, from?: Stage[]][] = [
 ];
 
 export const sqliteDamages: readonly Damage[] = assignments.map(
-  ([what, columns, from]): Damage => [what, (place, scope) => rewriteSqlite(place, scope, columns), from],
+  ([what, columns, from]): Damage => [
+    what,
+    (place, recordId) => rewriteSqlite(place, recordId, columns),
+    from,
+  ],
 );

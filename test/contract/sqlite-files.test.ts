@@ -66,9 +66,9 @@ describe('the files of the SQLite store', () => {
     const calls = [
       () => store.start(duplicateOf(owner)),
       () => store.complete(owner, paid()),
-      () => store.get(owner.scope),
+      () => store.get(owner.recordId),
       () => store.list({ inDoubt: false, limit: 1 }),
-      () => store.audit(owner.scope),
+      () => store.audit(owner.recordId),
     ];
     for (const call of calls)
       await expect(call()).rejects.toMatchObject({ name: 'StoreUnavailable', maybeWritten: false });

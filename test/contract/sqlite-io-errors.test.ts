@@ -75,7 +75,7 @@ describe('after a failed sync and a kill -9', () => {
     expectIntact(path);
     const next = await openSqlite(path);
     // This shows that the start may be written. If it fails, a newer SQLite removes the frames of a failed COMMIT.
-    expect(await next.get(request.scope)).toMatchObject({ state: 'executing', token: request.token });
+    expect(await next.get(request.recordId)).toMatchObject({ state: 'executing', token: request.token });
     expect(await next.start(duplicateOf(request))).toEqual({ kind: 'in_flight' });
   });
 
@@ -88,7 +88,7 @@ describe('after a failed sync and a kill -9', () => {
     await store.kill();
     expectIntact(path);
     const next = await openSqlite(path);
-    expect(await next.get(request.scope)).toBeUndefined();
+    expect(await next.get(request.recordId)).toBeUndefined();
     await expect(next.start(request)).rejects.toMatchObject({ maybeWritten: false });
     expect(await next.start(duplicateOf(request))).toEqual({ kind: 'started' });
   });
@@ -102,6 +102,6 @@ describe('after a failed sync and a kill -9', () => {
     await Promise.all([store.kill(), other.kill()]);
     expectIntact(path);
     const next = await openSqlite(path);
-    expect(await next.get(request.scope)).toMatchObject({ state: 'executing', token: successor.token });
+    expect(await next.get(request.recordId)).toMatchObject({ state: 'executing', token: successor.token });
   });
 });

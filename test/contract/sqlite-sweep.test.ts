@@ -38,7 +38,7 @@ describe('the sweep', () => {
     expect(countRecords(path)).toBe(110);
     clock.atMs += 1;
     await until(() => countRecords(path) === kept.length);
-    for (const { scope, token } of kept) expect(await store.get(scope)).toMatchObject({ token });
+    for (const { recordId, token } of kept) expect(await store.get(recordId)).toMatchObject({ token });
   });
 
   it('removes tokens that were voided an hour ago', async () => {
@@ -57,13 +57,13 @@ describe('the sweep', () => {
     const store = await openSqlite(path, { ...times, clock });
     const owner = await bring(store, 'in_doubt');
     const note = { by: 'ada', reason: 'not in the books' };
-    expect(await store.resolve(owner.scope, owner.token, { as: 'released' }, note)).toBe('ok');
+    expect(await store.resolve(owner.recordId, owner.token, { as: 'released' }, note)).toBe('ok');
     await bring(store, 'in_doubt');
     clock.atMs += AUDIT_RETENTION_MS - 1;
     await until(() => countRecords(path) === 0);
-    expect(await store.audit(owner.scope)).toMatchObject([note]);
+    expect(await store.audit(owner.recordId)).toMatchObject([note]);
     clock.atMs += 1;
-    expect(await store.audit(owner.scope)).toEqual([]);
+    expect(await store.audit(owner.recordId)).toEqual([]);
     await until(() => rowsOf(path, 'audit') === 0);
   });
 
@@ -75,13 +75,13 @@ describe('the sweep', () => {
     for (let round = 0; round < 4; round++)
       for (const [, damage, from = stages] of sqliteDamages) {
         const owner = await bring(store, from[0] ?? 'completed');
-        await damage({ kind: 'sqlite', path }, owner.scope);
+        await damage({ kind: 'sqlite', path }, owner.recordId);
         damaged.push(owner);
       }
     clock.atMs += 1;
     for (let number = 0; number < 10; number++) await bring(store, 'completed');
     clock.atMs += 1000;
     await until(() => countRecords(path) === damaged.length);
-    for (const { scope } of damaged) await expect(store.get(scope)).rejects.toThrow(UnreadableRecord);
+    for (const { recordId } of damaged) await expect(store.get(recordId)).rejects.toThrow(UnreadableRecord);
   });
 });

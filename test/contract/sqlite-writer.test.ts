@@ -105,7 +105,7 @@ describe('writes of one process', () => {
       message: expect.stringContaining('no answer within 20 ms'),
       maybeWritten: true,
     });
-    await until(async () => (await store.get(owner.scope))?.state === 'completed');
+    await until(async () => (await store.get(owner.recordId))?.state === 'completed');
   });
 });
 

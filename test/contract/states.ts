@@ -1,6 +1,6 @@
 import { expect } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
-import type { Scope } from '../../src/lib/brands.ts';
+import type { RecordId } from '../../src/lib/brands.ts';
 import type { Completion } from '../../src/lib/exchange.ts';
 import type { Execution, ExistingAnswer } from '../../src/store/contract.ts';
 import type { StorePlace } from '../support/open-store.ts';
@@ -11,13 +11,13 @@ export type Stage = 'executing' | 'in_doubt' | 'completed';
 /** A way to make a record unreadable, behind the store's back. `from`: the states that it applies to; default all. */
 export type Damage = [
   what: string,
-  damage: (place: StorePlace, scope: Scope) => Promise<void>,
+  damage: (place: StorePlace, recordId: RecordId) => Promise<void>,
   from?: readonly Stage[] | undefined,
 ];
 
 export const stages: readonly Stage[] = ['executing', 'in_doubt', 'completed'];
 
-/** Brings a new scope into a state, and returns the execution that owns it. In doubt: the owner itself marked it. */
+/** Brings a new record id into a state, and returns the execution that owns it. In doubt: the owner itself marked it. */
 export async function bring(store: Store, stage: Stage, request = newRequest()): Promise<Execution> {
   expect(await store.start(request)).toEqual({ kind: 'started' });
   if (stage === 'in_doubt') expect(await store.markInDoubt(request)).toBe('ok');

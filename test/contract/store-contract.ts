@@ -1,7 +1,7 @@
 import { setImmediate as immediate } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
-import type { Scope } from '../../src/lib/brands.ts';
+import type { RecordId } from '../../src/lib/brands.ts';
 import { type Execution, StoreUnavailable, UnreadableRecord } from '../../src/store/contract.ts';
 import { eachRowInTurn } from '../support/each-row.ts';
 import type { StorePlace } from '../support/open-store.ts';
@@ -42,16 +42,16 @@ export function storeContract(backend: Backend): void {
       const [executing = newRequest()] = owners;
       const [resolved, lost] = [await bring(store, 'in_doubt'), newRequest()];
       expect(await store.renew(executing)).toBe('ok');
-      expect(await store.resolve(resolved.scope, resolved.token, { as: 'released' }, note)).toBe('ok');
+      expect(await store.resolve(resolved.recordId, resolved.token, { as: 'released' }, note)).toBe('ok');
       expect(await store.takeBack(lost)).toBe('stale');
       const { count } = await store.mark('protect');
-      const before = await Promise.all(owners.map(({ scope }) => store.get(scope)));
+      const before = await Promise.all(owners.map(({ recordId }) => store.get(recordId)));
       await store.close();
       const later = await storeForTest(place);
-      expect(await Promise.all(owners.map(({ scope }) => later.get(scope)))).toEqual(before);
+      expect(await Promise.all(owners.map(({ recordId }) => later.get(recordId)))).toEqual(before);
       const answers = await Promise.all(owners.map((owner) => later.start(duplicateOf(owner))));
       expect(answers.map(({ kind }) => kind)).toEqual(['in_flight', 'in_doubt', 'completed']);
-      expect(await later.audit(resolved.scope)).toMatchObject([note]);
+      expect(await later.audit(resolved.recordId)).toMatchObject([note]);
       await expect(later.start(lost)).rejects.toMatchObject({ maybeWritten: false });
       expect(await later.mark('protect')).toMatchObject({ count: count + 1 });
     });
@@ -72,9 +72,9 @@ export function storeContract(backend: Backend): void {
             () => store.start(retry),
             () => other.complete(completed, paid('late')),
           );
-          expect(await store.get(taken.scope)).toBeUndefined();
+          expect(await store.get(taken.recordId)).toBeUndefined();
           await expect(store.start(taken)).rejects.toMatchObject({ maybeWritten: false });
-          const { state, token } = (await store.get(completed.scope)) ?? {};
+          const { state, token } = (await store.get(completed.recordId)) ?? {};
           expect(token).toEqual(state === 'completed' ? completed.token : retry.token);
         }),
       );
@@ -97,7 +97,7 @@ export function storeContract(backend: Backend): void {
       const owners = await Promise.all(stages.map((stage) => bring(store, stage)));
       await until(async () => (await store.peek(owners[0] as Execution)).kind === 'in_doubt');
       expect(performance.now() - startedMs).toBeGreaterThanOrEqual(leaseMs - 1);
-      for (const owner of owners.toReversed()) await until(async () => !(await store.get(owner.scope)));
+      for (const owner of owners.toReversed()) await until(async () => !(await store.get(owner.recordId)));
       expect(performance.now() - startedMs).toBeGreaterThanOrEqual(inDoubtRetentionMs - 1);
       expect(await store.list({ inDoubt: false, limit: 100 })).toEqual({ records: [] });
     });
@@ -107,7 +107,7 @@ export function storeContract(backend: Backend): void {
       const doubtful = await Promise.all(Array.from({ length: 1200 }, () => bring(store, 'in_doubt')));
       await Promise.all(Array.from({ length: 300 }, () => store.start(newRequest())));
       expect((await store.countDoubts()).operations.get('withdraw')).toEqual({ inDoubt: 1200, ownerGone: 0 });
-      const scopes = doubtful.map(({ scope }) => scope).toSorted();
+      const ids = doubtful.map(({ recordId }) => recordId).toSorted();
       for (const [limit, inDoubt] of [
         [100, true],
         [7, true],
@@ -115,7 +115,7 @@ export function storeContract(backend: Backend): void {
       ] as const) {
         const records = await everyPage(store, limit, inDoubt);
         const found = records.filter((record) => 'state' in record && record.state === 'in_doubt');
-        expect(found.map(({ scope }) => scope).toSorted()).toEqual(scopes);
+        expect(found.map(({ recordId }) => recordId).toSorted()).toEqual(ids);
         expect(records).toHaveLength(inDoubt ? 1200 : 1500);
       }
     });
@@ -132,8 +132,8 @@ export function storeContract(backend: Backend): void {
       const store = await storeForTest(place, { leaseMs: 1 });
       await eachRowInTurn(damaged, async ({ stage, damage }) => {
         const owner = await bring(store, stage);
-        const { scope, token } = owner;
-        await damage(place, scope);
+        const { recordId, token } = owner;
+        await damage(place, recordId);
         const acts = [duplicateOf(owner), otherOf(owner)].flatMap((request) => [
           store.start(request),
           store.peek(request),
@@ -143,8 +143,8 @@ export function storeContract(backend: Backend): void {
           store.release(request),
           store.markInDoubt(request),
         ]);
-        const resolving = store.resolve(scope, token, { as: 'released' }, note);
-        const answers = await Promise.allSettled([...acts, resolving, store.get(scope)]);
+        const resolving = store.resolve(recordId, token, { as: 'released' }, note);
+        const answers = await Promise.allSettled([...acts, resolving, store.get(recordId)]);
         for (const answer of answers)
           expect(answer).toEqual({ status: 'rejected', reason: expect.any(UnreadableRecord) });
       });
@@ -153,19 +153,21 @@ export function storeContract(backend: Backend): void {
     it('is listed with the reason, and does not stop a list or a count', async () => {
       const place = backend.place();
       const store = await storeForTest(place);
-      const owners: Scope[] = [];
+      const owners: RecordId[] = [];
       for (const { stage, damage } of damaged) {
-        const { scope } = await bring(store, stage);
-        owners.push(scope);
-        await damage(place, scope);
+        const { recordId } = await bring(store, stage);
+        owners.push(recordId);
+        await damage(place, recordId);
       }
       const readable = await bring(store, 'in_doubt', newRequest({ operation: 'checkout' }));
       const records = await everyPage(store, 10, false);
-      expect(records.map(({ scope }) => scope).toSorted()).toEqual([...owners, readable.scope].toSorted());
-      for (const { scope, unreadable } of records)
-        expect(unreadable).toEqual(scope === readable.scope ? undefined : expect.stringMatching(/\w/));
-      const open = new Set((await everyPage(store, 10, true)).map(({ scope }) => scope));
-      expect(open).toContain(readable.scope);
+      expect(records.map(({ recordId }) => recordId).toSorted()).toEqual(
+        [...owners, readable.recordId].toSorted(),
+      );
+      for (const { recordId, unreadable } of records)
+        expect(unreadable).toEqual(recordId === readable.recordId ? undefined : expect.stringMatching(/\w/));
+      const open = new Set((await everyPage(store, 10, true)).map(({ recordId }) => recordId));
+      expect(open).toContain(readable.recordId);
       // Of a completed record, or one that says so, the index of open records knows nothing.
       for (const [number, { what, stage }] of damaged.entries())
         if (stage !== 'completed' && !what.startsWith('completed')) expect(open).toContain(owners[number]);

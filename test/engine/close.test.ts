@@ -31,7 +31,7 @@ describe.concurrent('closing', () => {
     expect(await waiting).toEqual({ kind: 'closing' });
     await expectEndAfter(end, closing);
     expect(await first).toMatchObject({ kind: 'executed', decision: 'complete' });
-    expect(await store.get(call.scope)).toMatchObject({ state: 'completed' });
+    expect(await store.get(call.recordId)).toMatchObject({ state: 'completed' });
   });
 
   it('waits no longer than its time limit to drain, and then for the complete of what has outlasted it', async () => {
@@ -45,7 +45,7 @@ describe.concurrent('closing', () => {
     expect(performance.now() - startedMs).toBeLessThan(2000);
     end();
     await engine.close(LONG_MS);
-    expect(await store.get(call.scope)).toMatchObject({ state: 'completed' });
+    expect(await store.get(call.recordId)).toMatchObject({ state: 'completed' });
     expect(await first).toMatchObject({ decision: 'complete' });
   });
 
@@ -58,7 +58,7 @@ describe.concurrent('closing', () => {
     const first = engine.handle(call);
     await until(() => store.asked.start === 1);
     await expectEndAfter(goOn, engine.close(LONG_MS));
-    expect(await store.get(call.scope)).toBeUndefined();
+    expect(await store.get(call.recordId)).toBeUndefined();
     expect(await first).toEqual({ kind: 'closing' });
     expect([call.counted.runs, slots.inUse]).toEqual([0, 0]);
   });
@@ -80,9 +80,9 @@ describe.concurrent('closing', () => {
     goOn();
     expect(await Promise.all(results)).toEqual(results.map(() => ({ kind: 'closing' })));
     expect([slots.queued, store.asked.start]).toEqual([0, 1]);
-    for (const { counted, scope } of [queued, duplicate, reading]) {
+    for (const { counted, recordId } of [queued, duplicate, reading]) {
       expect(counted.runs).toBe(0);
-      expect(await store.get(scope)).toBeUndefined();
+      expect(await store.get(recordId)).toBeUndefined();
     }
     end();
     await closing;
@@ -103,7 +103,7 @@ describe.concurrent('closing', () => {
     const first = engine.handle(call);
     await until(() => store.asked[write] === 1);
     await expectEndAfter(goOn, engine.close(LONG_MS));
-    expect((await store.get(call.scope))?.state).toBe(state);
+    expect((await store.get(call.recordId))?.state).toBe(state);
     expect(await first).toMatchObject({ kind: 'executed' });
   });
 
@@ -116,7 +116,7 @@ describe.concurrent('closing', () => {
     expect(await engine.handle(call)).toMatchObject({ decision: 'release', stored: false });
     expect(engine.pendingWrites).toBe(1);
     await engine.close(LONG_MS);
-    expect([engine.pendingWrites, await store.get(call.scope)]).toEqual([0, undefined]);
+    expect([engine.pendingWrites, await store.get(call.recordId)]).toEqual([0, undefined]);
   });
 
   it('ends the wait for a lookup', async () => {

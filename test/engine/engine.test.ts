@@ -44,12 +44,12 @@ describe.concurrent('a first execution', () => {
     const { engine } = rig.engine(store);
     const parts = { merchant: 'M-9', operation: 'checkout', key: 'order 7', requestId: 'r-7' };
     const call = newCall(async () => {
-      expect(await store.get(call.scope)).toMatchObject({ ...parts, state: 'executing' });
+      expect(await store.get(call.recordId)).toMatchObject({ ...parts, state: 'executing' });
       expect(engine.executing).toBe(1);
       return complete();
     }, parts);
     expect(await engine.handle(call)).toEqual(executed(complete(), 'complete'));
-    expect(await store.get(call.scope)).toMatchObject({ ...parts, state: 'completed' });
+    expect(await store.get(call.recordId)).toMatchObject({ ...parts, state: 'completed' });
     expect(engine.executing).toBe(0);
   });
 });
@@ -105,8 +105,8 @@ describe.concurrent('what becomes of the key after', () => {
     const { engine, events } = rig.engine(store);
     const call = newCall(exchange);
     expect(await engine.handle(call)).toEqual(executed(exchange, decisions[becomes]));
-    const { requestId, scope } = call;
-    const record = await store.get(scope);
+    const { requestId, recordId } = call;
+    const record = await store.get(recordId);
     const result: Result =
       exchange.kind === 'complete'
         ? { kind: 'replayed', response: exchange.response, requestId }
@@ -151,7 +151,7 @@ describe.concurrent('what becomes of the key after', () => {
     const call = newCall({ kind: 'unknown', reason: 'it takes too long', timedOut: true, late });
     expect(await engine.handle(call)).toMatchObject({ decision: 'in_doubt' });
     endLate(complete('nothing was done', 429));
-    await until(async () => (await store.get(call.scope)) === undefined);
+    await until(async () => (await store.get(call.recordId)) === undefined);
     expect(await engine.handle(retryOf(call))).toMatchObject({ decision: 'complete' });
   });
 });

@@ -56,7 +56,7 @@ describe('an owner that has not sent its request', () => {
     });
     expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'release' });
     expect(seen).toEqual([true, false, false]);
-    expect(await store.get(call.scope)).toBeUndefined();
+    expect(await store.get(call.recordId)).toBeUndefined();
   });
 
   it('may not send if its start took longer than the lease, because the fence counts from before the start', async () => {

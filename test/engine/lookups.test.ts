@@ -60,7 +60,7 @@ async function doubtful(rig: Rig, answering: Answering, more?: Partial<Lookup>, 
   const request = await bring(store, 'in_doubt');
   const opened = open(store, answering, more, clock);
   opened.lookups.lookUpLater(request, request.token);
-  const stateOf = async () => (await store.get(request.scope))?.state;
+  const stateOf = async () => (await store.get(request.recordId))?.state;
   return { store, request, stateOf, ...opened };
 }
 
@@ -78,7 +78,7 @@ describe('a key in doubt', () => {
   it('is completed with what the backend says, without a retry', async () => {
     await using rig = new Rig();
     const { store, engine, call, asked, events } = await leftInDoubt(rig, () => executed, {});
-    await until(async () => (await store.get(call.scope))?.state === 'completed');
+    await until(async () => (await store.get(call.recordId))?.state === 'completed');
     expect(await engine.handle(retryOf(call))).toEqual(replayFor(call, 'looked up'));
     expect(asked).toHaveLength(1);
     await until(() => events.length === 2);
@@ -116,7 +116,7 @@ describe('a key in doubt', () => {
     expect(await store.markInDoubt(second)).toBe('ok');
     lookups.lookUpLater(second, second.token);
     await until(() => asked.length > 2);
-    expect(await store.get(second.scope)).toMatchObject({ state: 'in_doubt', restarted: true });
+    expect(await store.get(second.recordId)).toMatchObject({ state: 'in_doubt', restarted: true });
   });
 
   it('that the backend does not know is released after releaseAfterMs, and not before', async () => {
@@ -163,7 +163,7 @@ describe('a key in doubt', () => {
     say(notExecuted);
     await until(() => events.length > 0);
     expect(events).toEqual([['lookedUp', 'unknown']]);
-    expect(await store.get(heir.scope)).toMatchObject({ state: 'in_doubt', token: heir.token });
+    expect(await store.get(heir.recordId)).toMatchObject({ state: 'in_doubt', token: heir.token });
   });
 
   it('that a late complete has completed is not looked up again', async () => {
@@ -218,7 +218,7 @@ describe('a key in doubt', () => {
     expect(asked).toHaveLength(4);
     await until(async () => {
       for (const answer of waiting.splice(0)) answer(executed);
-      const states = await Promise.all(requests.map(({ scope }) => store.get(scope)));
+      const states = await Promise.all(requests.map(({ recordId }) => store.get(recordId)));
       return states.every((record) => record?.state === 'completed');
     });
     expect(new Set(asked.map(({ key }) => key)).size).toBe(12);
@@ -265,7 +265,7 @@ describe('retries of a key in doubt', () => {
     left.abort();
     expect(await leaving).toMatchObject({ kind: 'in_doubt' });
     resolve(executed);
-    await until(async () => (await store.get(call.scope))?.state === 'completed');
+    await until(async () => (await store.get(call.recordId))?.state === 'completed');
   });
 });
 
@@ -306,7 +306,7 @@ describe('the search through the store', () => {
     const left = await Promise.all([bring(store, 'in_doubt'), bring(store, 'executing')]);
     const completed = await bring(store, 'completed');
     const request = newRequest();
-    const ofLayer = { ...request, scope: recordIdOf('middleware', request.merchant, request.key) };
+    const ofLayer = { ...request, recordId: recordIdOf('middleware', request.merchant, request.key) };
     const foreign = [
       await bring(store, 'in_doubt', newRequest({ operation: 'checkout' })),
       await bring(store, 'in_doubt', ofLayer),
@@ -314,12 +314,13 @@ describe('the search through the store', () => {
     const { lookups, asked } = open(store, () => executed);
     await lookups.lookUpAbandoned(leaseMs);
     await until(async () => {
-      const records = await Promise.all(left.map(({ scope }) => store.get(scope)));
+      const records = await Promise.all(left.map(({ recordId }) => store.get(recordId)));
       return records.every((record) => record?.state === 'completed');
     });
     expect(new Set(asked.map(({ key }) => key))).toEqual(new Set(left.map(({ key }) => key)));
     expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
-    for (const { scope } of foreign) expect(await store.get(scope)).toMatchObject({ state: 'in_doubt' });
+    for (const { recordId } of foreign)
+      expect(await store.get(recordId)).toMatchObject({ state: 'in_doubt' });
   });
 
   it('reads all pages, and continues after the store did not answer', async () => {
@@ -330,7 +331,7 @@ describe('the search through the store', () => {
     const { lookups } = open(store, () => executed, { firstAfterMs: 1 });
     await lookups.lookUpAbandoned(0);
     await until(async () => {
-      const records = await Promise.all(left.map(({ scope }) => store.get(scope)));
+      const records = await Promise.all(left.map(({ recordId }) => store.get(recordId)));
       return records.every((record) => record?.state === 'completed');
     });
   });

@@ -36,9 +36,9 @@ it.each(['lookup', 'retry'] as const)(
     await until(() => frozen.asked.aliveForMs === 1);
     pass(LONG.leaseMs);
     expect(await store.peek(call)).toMatchObject({ kind: 'in_doubt' });
-    const record = await store.get(call.scope);
+    const record = await store.get(call.recordId);
     if (!record) throw new Error('there is no record');
-    expect(await store.resolve(call.scope, record.token, released, note)).toBe('ok');
+    expect(await store.resolve(call.recordId, record.token, released, note)).toBe('ok');
     const retry = retryOf(call);
     expect(await second.engine.handle(retry)).toMatchObject({ kind: 'executed', stored: true });
     thaw();
@@ -90,7 +90,7 @@ it('sends nothing if the store does not say whose the key is, and frees the key'
   const call = newCall(undefined, { inDoubt: 'lookup' });
   expect(await first.engine.handle(call)).toMatchObject({ exchange: { kind: 'not_sent' } });
   expect(call.counted.runs).toBe(0);
-  expect(await store.get(call.scope)).toBeUndefined();
+  expect(await store.get(call.recordId)).toBeUndefined();
 });
 
 it('asks nothing under hold, where only a person releases a key', async () => {

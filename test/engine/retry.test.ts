@@ -50,7 +50,7 @@ describe.concurrent('under inDoubt: retry', () => {
     await engine.handle(call);
     const second = newCall(end, { inDoubt: 'retry', key: call.key });
     expect(await engine.handle(second)).toMatchObject({ kind: 'executed', decision: 'in_doubt' });
-    expect(await store.get(call.scope)).toMatchObject({ state: 'in_doubt' });
+    expect(await store.get(call.recordId)).toMatchObject({ state: 'in_doubt' });
     expect(store.asked.release).toBe(0);
     expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed', decision: 'complete' });
   });
@@ -69,6 +69,6 @@ describe.concurrent('under inDoubt: retry', () => {
     goOn();
     await closing;
     expect([(await result).kind, second.counted.runs, store.asked.release]).toEqual(['closing', 0, 0]);
-    expect(await store.get(call.scope)).toMatchObject({ state: 'in_doubt' });
+    expect(await store.get(call.recordId)).toMatchObject({ state: 'in_doubt' });
   });
 });

@@ -32,7 +32,7 @@ describe.concurrent('while no slot is free', () => {
     const queued = engine.handle(call);
     await until(() => slots.queued === 1);
     expect(store.asked).toMatchObject({ start: 0, peek: 1 });
-    expect(await store.get(call.scope)).toBeUndefined();
+    expect(await store.get(call.recordId)).toBeUndefined();
     await free();
     expect(await queued).toMatchObject({ kind: 'executed', stored: true });
     expect([slots.inUse, slots.queued, store.asked.start]).toEqual([0, 0, 1]);
@@ -162,7 +162,7 @@ describe.concurrent('the slot of a request', () => {
       body.push('large');
       const call = newCall({ kind: 'oversize', status: 201, headers: [], body });
       expect(await engine.handle(call)).toMatchObject({ kind: 'executed', stored: true });
-      expect(await store.get(call.scope)).toMatchObject({ state: 'completed' });
+      expect(await store.get(call.recordId)).toMatchObject({ state: 'completed' });
       expect(slots.inUse).toBe(1);
       const closed = once(body, 'close');
       if (how === 'is destroyed') body.destroy();

@@ -24,7 +24,7 @@ describe.concurrent('when the store fails before anything was sent', () => {
       expect(result).toEqual({ kind: 'store_unavailable', cause: expect.any(StoreUnavailable) });
       expect(call.counted.runs).toBe(0);
       // The lease is a minute, so only taking the start back can have freed the key this soon.
-      await until(async () => (await store.get(call.scope)) === undefined);
+      await until(async () => (await store.get(call.recordId)) === undefined);
       const retry = retryOf(call);
       expect(await engine.handle(retry)).toMatchObject({ kind: 'executed', decision: 'complete' });
       expect(retry.counted.runs).toBe(1);
@@ -55,7 +55,7 @@ describe.concurrent('when the store fails after the request was sent', () => {
       store.fail('complete', when, 2);
       const call = newCall();
       expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'complete' });
-      expect(await store.get(call.scope)).toMatchObject({ state: 'completed' });
+      expect(await store.get(call.recordId)).toMatchObject({ state: 'completed' });
       expect(await engine.handle(retryOf(call))).toEqual(replayFor(call));
       expect(store.asked.complete).toBe(3);
       expect(events).toEqual([]);
@@ -102,7 +102,7 @@ describe.concurrent('when the store fails after the request was sent', () => {
     expect(performance.now() - startedMs).toBeLessThan(2000);
     const completes = store.asked.complete;
     store.heal();
-    expect(await store.get(call.scope)).toMatchObject({ state: 'executing' });
+    expect(await store.get(call.recordId)).toMatchObject({ state: 'executing' });
     expect(store.asked.complete).toBe(completes);
     expect(events).toEqual([['completeLate'], ['completeGivenUp']]);
   });
@@ -118,8 +118,8 @@ describe.concurrent('when a key in doubt, whose request still runs, meanwhile', 
   type Decide = (store: Store, owner: Execution) => Promise<unknown>;
   const resolved =
     (resolution: Resolution): Decide =>
-    (store, { scope, token }) =>
-      store.resolve(scope, token, resolution, { by: 'ada', reason: 'the books show it' });
+    (store, { recordId, token }) =>
+      store.resolve(recordId, token, resolution, { by: 'ada', reason: 'the books show it' });
   const executed = { kind: 'executed', exchange: complete(), decision: 'complete', stored: true } as const;
   const unknown = { kind: 'unknown', reason: 'another execution owns the record', timedOut: false } as const;
 
@@ -151,7 +151,7 @@ describe.concurrent('when a key in doubt, whose request still runs, meanwhile', 
     const store = await rig.store();
     const { engine, events } = rig.engine(store);
     const call = newCall(async () => {
-      const record = await store.get(call.scope);
+      const record = await store.get(call.recordId);
       if (!record) throw new Error('there is no record');
       const owner = { ...newRequest(), ...call, token: record.token };
       await store.markInDoubt(owner);

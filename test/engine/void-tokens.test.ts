@@ -45,7 +45,7 @@ describe('a write whose reply was lost', () => {
     expect(await engine.handle(call)).toMatchObject({ kind: 'store_unavailable' });
     await until(() => counts.answered === 1);
     await expect(arrive()).rejects.toThrow(StoreUnavailable);
-    expect(await store.get(call.scope)).toBeUndefined();
+    expect(await store.get(call.recordId)).toBeUndefined();
     const retry = retryOf(call);
     expect(await engine.handle(retry)).toMatchObject({ kind: 'executed', stored: true });
     expect([call.counted.runs, retry.counted.runs]).toEqual([0, 1]);
@@ -62,7 +62,7 @@ describe('a write whose reply was lost', () => {
     const retry = retryOf(call);
     expect(await engine.handle(retry)).toMatchObject({ kind: 'executed', stored: true });
     expect(await arrive()).toMatchObject([{ done: false }]);
-    expect(await store.get(call.scope)).toMatchObject({ state: 'completed' });
+    expect(await store.get(call.recordId)).toMatchObject({ state: 'completed' });
   });
 
   it('a restart that arrives after it was taken back restarts nothing, and the key stays in doubt', async () => {
@@ -70,7 +70,7 @@ describe('a write whose reply was lost', () => {
     const store = await rig.store();
     const call = newCall(unknown, { inDoubt: 'retry' });
     await rig.engine(store).engine.handle(call);
-    const before = await store.get(call.scope);
+    const before = await store.get(call.recordId);
     const { store: line, arrive, counts } = lateRegister(rig.register, 'replace');
     const { engine } = rig.engine(line);
     const second = retryOf(call);
@@ -78,7 +78,7 @@ describe('a write whose reply was lost', () => {
     // The first attempt to take it back takes the restart for written, and is refused.
     await until(() => counts.answered === 2);
     expect(await arrive()).toMatchObject([{ done: false }]);
-    expect(await store.get(call.scope)).toMatchObject({ state: 'in_doubt', token: before?.token });
+    expect(await store.get(call.recordId)).toMatchObject({ state: 'in_doubt', token: before?.token });
     const third = retryOf(call);
     expect(await engine.handle(third)).toMatchObject({ kind: 'executed', stored: true });
     expect([second.counted.runs, third.counted.runs]).toEqual([0, 1]);
@@ -94,7 +94,7 @@ describe('a write whose reply was lost', () => {
     const second = retryOf(call);
     expect(await engine.handle(second)).toMatchObject({ kind: 'store_unavailable' });
     expect(second.counted.runs).toBe(0);
-    await until(async () => (await store.get(call.scope))?.state === 'in_doubt');
+    await until(async () => (await store.get(call.recordId))?.state === 'in_doubt');
     expect(store.asked.release).toBe(0);
     expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed', decision: 'complete' });
   });

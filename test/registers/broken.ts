@@ -1,4 +1,4 @@
-import type { Scope, Token } from '../../src/lib/brands.ts';
+import type { RecordId, Token } from '../../src/lib/brands.ts';
 import { UnreadableRecord } from '../../src/store/contract.ts';
 import type { Create, Replace, Reply, Revision } from '../../src/store/register.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
@@ -6,7 +6,7 @@ import { MemoryRegister } from '../support/memory-register.ts';
 /** A register that does something else than what it is asked to replace. `there`: the revision that it holds. */
 const replacing = (change: (write: Replace, there: Revision | undefined) => Replace) =>
   class extends MemoryRegister {
-    override async replace(id: Scope, write: Replace): Promise<Reply> {
+    override async replace(id: RecordId, write: Replace): Promise<Reply> {
       return await super.replace(id, change(write, (await super.read(id))?.record.revision));
     }
   };
@@ -47,7 +47,7 @@ export const mistakes: [what: string, register: typeof MemoryRegister][] = [
   [
     'creates over what is there',
     class extends MemoryRegister {
-      override async create(id: Scope, write: Create): Promise<Reply> {
+      override async create(id: RecordId, write: Create): Promise<Reply> {
         const there = (await super.read(id))?.record;
         if (there?.revision.equals(write.record.revision) === false)
           await super.replace(id, { ...write, kind: 'replace', revision: there.revision, operation: '' });
@@ -58,7 +58,7 @@ export const mistakes: [what: string, register: typeof MemoryRegister][] = [
   [
     'takes what it cannot read for nothing',
     class extends MemoryRegister {
-      override async read(id: Scope) {
+      override async read(id: RecordId) {
         return await super.read(id).catch((error) => {
           if (!(error instanceof UnreadableRecord)) throw error;
           return undefined;
@@ -69,7 +69,7 @@ export const mistakes: [what: string, register: typeof MemoryRegister][] = [
   [
     'lets anybody renew',
     class extends MemoryRegister {
-      override async renew(id: Scope, token: Token, leaseMs: number) {
+      override async renew(id: RecordId, token: Token, leaseMs: number) {
         const renewed = await super.renew(id, token, leaseMs);
         return renewed === 'lost' ? 'kept' : renewed;
       }

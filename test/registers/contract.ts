@@ -1,5 +1,5 @@
 import { expect } from 'vitest';
-import type { Scope } from '../../src/lib/brands.ts';
+import type { RecordId } from '../../src/lib/brands.ts';
 import { systemRandom } from '../../src/lib/random.ts';
 import { MARK_LASTS_MS, UnknownCursor, UnreadableRecord, VOID_TOKEN_MS } from '../../src/store/contract.ts';
 import type { KeyRecord, Listed, Register } from '../../src/store/register.ts';
@@ -30,7 +30,7 @@ async function expectRefused(reply: Promise<object>, record: KeyRecord | undefin
   expect(held?.record).toEqual(record);
 }
 
-const expectLeft = async (register: Register, id: Scope, ms: number) =>
+const expectLeft = async (register: Register, id: RecordId, ms: number) =>
   expect(Math.abs(((await register.read(id))?.expiresInMs ?? 0) - ms)).toBeLessThan(EXACT_MS);
 
 const audit = (by: string) => ({

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect } from 'vitest';
-import type { Scope, Token } from '../../src/lib/brands.ts';
+import type { RecordId, Token } from '../../src/lib/brands.ts';
 import { systemRandom } from '../../src/lib/random.ts';
 import { StoreUnavailable, UnreadableRecord, VOID_TOKEN_MS } from '../../src/store/contract.ts';
 import type { KeyRecord, Register, Seen, Write } from '../../src/store/register.ts';
@@ -216,8 +216,8 @@ class Lockstep {
     for (const place of this.#places) await act(place);
   }
 
-  #id(number: number): Scope {
-    return this.#ids[number] as Scope;
+  #id(number: number): RecordId {
+    return this.#ids[number] as RecordId;
   }
 
   #token(id: number, number: number): Token {

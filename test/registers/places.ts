@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { afterAll, expect } from 'vitest';
-import type { Scope } from '../../src/lib/brands.ts';
+import type { RecordId } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { Names } from '../../src/store/redis/commands.ts';
 import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
@@ -30,7 +30,7 @@ export interface Place {
   /** Empties the store. */
   reset(): Promise<void>;
   /** What is there is no record of this format any more. Its revision can still be read. */
-  damage(id: Scope): Promise<void>;
+  damage(id: RecordId): Promise<void>;
   closeTo(closed: Closed): Promise<void>;
 }
 

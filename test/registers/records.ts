@@ -1,11 +1,11 @@
 import { randomBytes } from 'node:crypto';
-import type { Fingerprint, Scope } from '../../src/lib/brands.ts';
+import type { Fingerprint, RecordId } from '../../src/lib/brands.ts';
 import { systemRandom } from '../../src/lib/random.ts';
 import type { KeyRecord, Listed, Register, Replace, Seen } from '../../src/store/register.ts';
 import type { StoredCompletion } from '../../src/store/response-cipher.ts';
 import { STEP_MS } from './places.ts';
 
-export const newId = () => randomBytes(32).toString('hex') as Scope;
+export const newId = () => randomBytes(32).toString('hex') as RecordId;
 
 /** Long enough for every case that does not let it end. */
 export const LIFE_MS = 1000.5 * STEP_MS;
@@ -76,7 +76,7 @@ export async function holding(
   register: Register,
   record = newRecord(),
   expiresInMs?: number,
-): Promise<Scope> {
+): Promise<RecordId> {
   const id = newId();
   await register.create(id, creation(record, expiresInMs));
   return id;

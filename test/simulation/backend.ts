@@ -1,4 +1,4 @@
-import type { Fingerprint, Scope } from '../../src/lib/brands.ts';
+import type { Fingerprint, RecordId } from '../../src/lib/brands.ts';
 import type { BackendResponse, Exchange, LookupAnswer } from '../../src/lib/exchange.ts';
 import type { Dice } from './dice.ts';
 import type { Timeline } from './timeline.ts';
@@ -6,7 +6,7 @@ import type { Timeline } from './timeline.ts';
 /** A request that a gateway has sent. */
 export interface Sent {
   /** In that gateway's store. */
-  scope: Scope;
+  recordId: RecordId;
   key: string;
   /** Names the merchant's request. */
   request: string;

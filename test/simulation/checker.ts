@@ -1,6 +1,6 @@
 import type { Result } from '../../src/idempotency/call.ts';
 import { type Decision, decideFor, type StatusPolicy } from '../../src/idempotency/outcome.ts';
-import type { Scope } from '../../src/lib/brands.ts';
+import type { RecordId } from '../../src/lib/brands.ts';
 import type { Exchange, LookupAnswer } from '../../src/lib/exchange.ts';
 import type { Lifetimes } from '../../src/store/contract.ts';
 import type { Execution, Sent } from './backend.ts';
@@ -61,14 +61,14 @@ export class Checker {
   readonly violations: string[] = [];
   readonly excused = new Map<string, number>();
   readonly #options: CheckerOptions;
-  readonly #keys = new Map<Scope, Key>();
+  readonly #keys = new Map<RecordId, Key>();
   readonly #requests = new Map<string, Request>();
   /** All results that the backend or an operator has given to a key. */
-  readonly #results = new Map<Scope, Set<string>>();
-  readonly #excuses = new Map<Scope, string>();
+  readonly #results = new Map<RecordId, Set<string>>();
+  readonly #excuses = new Map<RecordId, string>();
   readonly #sent = new Set<string>();
   readonly #again = new Set<string>();
-  readonly #sentAgain = new Set<Scope>();
+  readonly #sentAgain = new Set<RecordId>();
   readonly #late = new Set<string>();
 
   constructor(options: CheckerOptions) {
@@ -80,22 +80,22 @@ export class Checker {
   }
 
   /** From now on, a second execution of this key is not the gateway's mistake. */
-  excuse(scope: Scope, why: string): void {
-    this.#excuses.set(scope, why);
+  excuse(recordId: RecordId, why: string): void {
+    this.#excuses.set(recordId, why);
   }
 
   /** A gateway says that it sends a second time. */
-  announced(scope: Scope, request: string, nowMs: number): void {
-    const key = this.#keyOf(scope, nowMs);
+  announced(recordId: RecordId, request: string, nowMs: number): void {
+    const key = this.#keyOf(recordId, nowMs);
     key.announced++;
     this.#again.add(request);
-    this.#sentAgain.add(scope);
+    this.#sentAgain.add(recordId);
     if (this.#differs(key, request, ({ operation }) => operation))
-      this.#break(scope, `${request} is sent again, and was another operation`);
+      this.#break(recordId, `${request} is sent again, and was another operation`);
   }
 
-  hasAnnounced(scope: Scope): boolean {
-    return this.#sentAgain.has(scope);
+  hasAnnounced(recordId: RecordId): boolean {
+    return this.#sentAgain.has(recordId);
   }
 
   /** A gateway says that it answers before the response is stored. */
@@ -104,12 +104,13 @@ export class Checker {
   }
 
   /** A request leaves a gateway. */
-  sending({ scope, request }: Sent, { retentionMs, inDoubtRetentionMs }: Lifetimes, nowMs: number): void {
-    const key = this.#keyOf(scope, nowMs);
+  sending({ recordId, request }: Sent, { retentionMs, inDoubtRetentionMs }: Lifetimes, nowMs: number): void {
+    const key = this.#keyOf(recordId, nowMs);
     const open = openOf(key);
     const most = this.#options.maySendAgain ? key.announced : 0;
-    if (open.length > most) this.#break(scope, `${request} is sent after ${open.map((one) => one.request)}`);
-    if (key.result?.isStored) this.#break(scope, `${request} is sent after ${key.result.words} was told`);
+    if (open.length > most)
+      this.#break(recordId, `${request} is sent after ${open.map((one) => one.request)}`);
+    if (key.result?.isStored) this.#break(recordId, `${request} is sent after ${key.result.words} was told`);
     if (open.length === 0) {
       key.startMs = this.#requests.get(request)?.atMs ?? nowMs;
       key.sentMs = nowMs;
@@ -123,10 +124,10 @@ export class Checker {
   }
 
   /** What its gateway sees of it. */
-  ended({ scope, request }: Sent, exchange: Exchange, statuses: StatusPolicy, nowMs: number): void {
+  ended({ recordId, request }: Sent, exchange: Exchange, statuses: StatusPolicy, nowMs: number): void {
     const decision: Decision = decideFor(statuses, exchange, this.#again.has(request));
-    if (exchange.kind === 'complete') this.#know(scope, wordsOf(exchange.response));
-    const key = this.#keyOf(scope, nowMs);
+    if (exchange.kind === 'complete') this.#know(recordId, wordsOf(exchange.response));
+    const key = this.#keyOf(recordId, nowMs);
     const dispatch = key.dispatches.find((one) => one.request === request);
     if (dispatch) dispatch.decision = decision;
     if (decision !== 'release') return;
@@ -135,14 +136,14 @@ export class Checker {
   }
 
   /** What the backend's books say of the key. A key that is used again when its record may have expired is another transaction. */
-  executionOf(scope: Scope, nowMs: number): Execution | undefined {
-    return this.#keyOf(scope, nowMs).executions.at(-1);
+  executionOf(recordId: RecordId, nowMs: number): Execution | undefined {
+    return this.#keyOf(recordId, nowMs).executions.at(-1);
   }
 
-  executed(scope: Scope, request: string, execution: Execution, nowMs: number): void {
-    const key = this.#keyOf(scope, nowMs);
+  executed(recordId: RecordId, request: string, execution: Execution, nowMs: number): void {
+    const key = this.#keyOf(recordId, nowMs);
     key.executions.push(execution);
-    if (key.executions.length > 1) this.#break(scope, `executed twice, the second time by ${request}`);
+    if (key.executions.length > 1) this.#break(recordId, `executed twice, the second time by ${request}`);
   }
 
   /**
@@ -150,11 +151,11 @@ export class Checker {
    *
    * @param completion what it gives to the key
    */
-  resolving(scope: Scope, as: string, completion: string | undefined, nowMs: number): () => void {
-    const key = this.#keyOf(scope, nowMs);
+  resolving(recordId: RecordId, as: string, completion: string | undefined, nowMs: number): () => void {
+    const key = this.#keyOf(recordId, nowMs);
     const { wasResolved, result, wasTold } = key;
     key.wasResolved = true;
-    if (completion) this.#know(scope, completion);
+    if (completion) this.#know(recordId, completion);
     if (as !== 'released') return () => {};
     const dispatches = [...key.dispatches];
     for (const dispatch of dispatches) dispatch.releases++;
@@ -171,46 +172,47 @@ export class Checker {
   }
 
   /** What a gateway does with the backend's answer is known later, if at all. */
-  lookedUp(scope: Scope, answer: LookupAnswer, nowMs: number): void {
-    const key = this.#keyOf(scope, nowMs);
+  lookedUp(recordId: RecordId, answer: LookupAnswer, nowMs: number): void {
+    const key = this.#keyOf(recordId, nowMs);
     if (answer.kind !== 'executed' && answer.kind !== 'not_executed') return;
     key.wasResolved = true;
     if (answer.kind === 'not_executed') {
       for (const dispatch of key.dispatches) dispatch.releases++;
       key.wasTold = false;
       key.isUnsure = true;
-    } else if (answer.completion.kind === 'response') this.#know(scope, wordsOf(answer.completion.response));
+    } else if (answer.completion.kind === 'response')
+      this.#know(recordId, wordsOf(answer.completion.response));
   }
 
   /** A handler's time limit answers its merchant `outcome_unknown`. The handler still runs. */
-  toldEarly({ scope, request }: Sent, nowMs: number): void {
-    const key = this.#keyOf(scope, nowMs);
+  toldEarly({ recordId, request }: Sent, nowMs: number): void {
+    const key = this.#keyOf(recordId, nowMs);
     if (openOf(key).some((one) => one.request === request)) key.wasTold = true;
   }
 
   /** A merchant gets an answer. */
-  told(scope: Scope, request: string, result: Result, nowMs: number): void {
-    const key = this.#keyOf(scope, nowMs);
+  told(recordId: RecordId, request: string, result: Result, nowMs: number): void {
+    const key = this.#keyOf(recordId, nowMs);
     const beganMs = this.#requests.get(request)?.atMs ?? nowMs;
     const lost = () => {
       if (key.result?.isStored && key.result.atMs < beganMs)
-        this.#break(scope, `${request} got ${result.kind} after ${key.result.words} was told`);
+        this.#break(recordId, `${request} got ${result.kind} after ${key.result.words} was told`);
     };
     const saysSent = result.kind === 'executed' && result.exchange.kind !== 'not_sent';
     const wasSent = this.#sent.has(request);
     if (saysSent !== wasSent && !STORED.test(result.kind))
-      this.#break(scope, `${request} got ${result.kind}, and was ${wasSent ? '' : 'not '}sent`);
+      this.#break(recordId, `${request} got ${result.kind}, and was ${wasSent ? '' : 'not '}sent`);
     switch (result.kind) {
       case 'replayed':
-        this.#tellResult(key, scope, request, wordsOf(result.response), true, nowMs);
+        this.#tellResult(key, recordId, request, wordsOf(result.response), true, nowMs);
         break;
       case 'tombstone':
-        this.#tellResult(key, scope, request, TOO_LARGE, true, nowMs);
+        this.#tellResult(key, recordId, request, TOO_LARGE, true, nowMs);
         break;
       case 'in_doubt':
         lost();
         if (this.#options.isQuiet && openOf(key).length > 0 && !key.dispatches.some(isInDoubt))
-          this.#break(scope, `${request} got in_doubt, and nothing is`);
+          this.#break(recordId, `${request} got in_doubt, and nothing is`);
         // An answer to an earlier request may be about what was released meanwhile.
         if (openOf(key).length > 0 && beganMs >= key.sentMs) key.wasTold = true;
         break;
@@ -218,39 +220,40 @@ export class Checker {
         const { exchange, decision, stored } = result;
         if (decision === 'in_doubt' && openOf(key).some((one) => one.request === request)) key.wasTold = true;
         if (decision === 'complete' && !stored && !this.#late.has(request))
-          this.#break(scope, `${request} got its own response, which the store has refused`);
+          this.#break(recordId, `${request} got its own response, which the store has refused`);
         if (decision !== 'complete') lost();
         else if (exchange.kind === 'complete')
-          this.#tellResult(key, scope, request, wordsOf(exchange.response), stored, nowMs);
-        else this.#tellResult(key, scope, request, TOO_LARGE, stored, nowMs);
+          this.#tellResult(key, recordId, request, wordsOf(exchange.response), stored, nowMs);
+        else this.#tellResult(key, recordId, request, TOO_LARGE, stored, nowMs);
       }
     }
   }
 
   #tellResult(
     key: Key,
-    scope: Scope,
+    recordId: RecordId,
     request: string,
     words: string,
     isStored: boolean,
     nowMs: number,
   ): void {
     const known = key.result;
-    const all = this.#results.get(scope);
+    const all = this.#results.get(recordId);
     if (this.#differs(key, request, ({ isOther }) => isOther))
-      this.#break(scope, `${request} got ${words}, and had another body`);
-    if (isStored && NO_RESULTS.test(words)) this.#break(scope, `${request} got ${words}, which is no result`);
+      this.#break(recordId, `${request} got ${words}, and had another body`);
+    if (isStored && NO_RESULTS.test(words))
+      this.#break(recordId, `${request} got ${words}, which is no result`);
     if (words !== TOO_LARGE && !all?.has(words))
-      this.#break(scope, `${request} got ${words}, which neither the backend nor an operator gave`);
+      this.#break(recordId, `${request} got ${words}, which neither the backend nor an operator gave`);
     if (known && known.words !== words) {
       // What is answered unstored may be in doubt, and be resolved or sent again.
       const mayDiffer = (key.wasResolved || key.announced > 0) && !(known.isStored && isStored);
-      if (!mayDiffer) this.#break(scope, `${request} got ${words}, and ${known.words} was told before`);
+      if (!mayDiffer) this.#break(recordId, `${request} got ${words}, and ${known.words} was told before`);
     }
     const { executions } = key;
     const isOther = executions.length > 0 && !executions.some(({ result }) => words.endsWith(result));
     if (isStored && words !== TOO_LARGE && isOther)
-      this.#break(scope, `${request} got ${words}, and the backend executed ${executions[0]?.result}`);
+      this.#break(recordId, `${request} got ${words}, and the backend executed ${executions[0]?.result}`);
     // The first answer that is stored is the one that has to last.
     if (!known?.isStored && key.dispatches.length > 0) key.result = { words, isStored, atMs: nowMs };
   }
@@ -263,41 +266,41 @@ export class Checker {
   }
 
   /** Has the gateway of this request seen its result? */
-  isKnown(scope: Scope, request: string): boolean {
-    const dispatches = this.#keys.get(scope)?.dispatches ?? [];
+  isKnown(recordId: RecordId, request: string): boolean {
+    const dispatches = this.#keys.get(recordId)?.dispatches ?? [];
     return dispatches.some((one) => one.request === request && one.decision === 'complete');
   }
 
   /** May something have been sent, so that the key may be in doubt? */
-  mayBeOpen(scope: Scope): boolean {
-    const key = this.#keys.get(scope);
+  mayBeOpen(recordId: RecordId): boolean {
+    const key = this.#keys.get(recordId);
     if (!key) return false;
     return key.isUnsure || key.announced > 0 || key.dispatches.some(({ wasRefused }) => !wasRefused);
   }
 
   /** What judgements from now on can depend on, except times and how often gateways have announced that they send again. */
-  stateOf(scope: Scope): string {
-    const { dispatches = [], announced = 0, result, wasResolved = false } = this.#keys.get(scope) ?? {};
+  stateOf(recordId: RecordId): string {
+    const { dispatches = [], announced = 0, result, wasResolved = false } = this.#keys.get(recordId) ?? {};
     const sent = dispatches.map(({ request, wasRefused, releases }) => [request, wasRefused, releases]);
     return JSON.stringify([sent, announced > 0, result?.words, result?.isStored, wasResolved]);
   }
 
-  #know(scope: Scope, words: string): void {
-    const all = this.#results.get(scope);
+  #know(recordId: RecordId, words: string): void {
+    const all = this.#results.get(recordId);
     if (all) all.add(words);
-    else this.#results.set(scope, new Set([words]));
+    else this.#results.set(recordId, new Set([words]));
   }
 
-  #keyOf(scope: Scope, nowMs: number): Key {
-    let key = this.#keys.get(scope);
+  #keyOf(recordId: RecordId, nowMs: number): Key {
+    let key = this.#keys.get(recordId);
     if (key && (key.dispatches.length === 0 || nowMs < key.startMs + this.#livesMs(key))) return key;
-    const isUnsure = this.mayBeOpen(scope);
+    const isUnsure = this.mayBeOpen(recordId);
     key = {
       ...{ startMs: nowMs, sentMs: nowMs, dispatches: [], executions: [], announced: 0 },
       lifetimes: { retentionMs: 0, inDoubtRetentionMs: 0 },
       ...{ wasTold: false, result: undefined, wasResolved: false, isUnsure },
     };
-    this.#keys.set(scope, key);
+    this.#keys.set(recordId, key);
     return key;
   }
 
@@ -305,8 +308,8 @@ export class Checker {
     return (wasTold ? inDoubtRetentionMs : retentionMs) - this.#options.slackMs;
   }
 
-  #break(scope: Scope, what: string): void {
-    const excuse = this.#excuses.get(scope);
+  #break(recordId: RecordId, what: string): void {
+    const excuse = this.#excuses.get(recordId);
     if (excuse) this.excused.set(excuse, (this.excused.get(excuse) ?? 0) + 1);
     else this.violations.push(what);
   }

@@ -5,7 +5,7 @@ import type { Call, EngineObserver, InDoubtPolicy, Result } from '../../src/idem
 import { Engine } from '../../src/idempotency/engine.ts';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import { recordIdOf } from '../../src/ledger/record-id.ts';
-import type { Scope } from '../../src/lib/brands.ts';
+import type { RecordId } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
 import type { AuditRecord } from '../../src/store/contract.ts';
 import type { Register, Replace } from '../../src/store/register.ts';
@@ -80,7 +80,7 @@ export class Gateway {
   /** Keys whose requests are about to be sent. */
   readonly #connecting = new Set<string>();
   /** For how long the machine's clocks had stood still when an owner last asked whether it is one. */
-  readonly #askedStoodMs = new Map<Scope, number>();
+  readonly #askedStoodMs = new Map<RecordId, number>();
   #running = 0;
   #isClosing = false;
 
@@ -103,7 +103,7 @@ export class Gateway {
     const { ledger } = this;
     const aliveForMs = ledger.aliveForMs.bind(ledger);
     ledger.aliveForMs = (owner) => {
-      this.#askedStoodMs.set(owner.scope, process.machine.stoodStillMs);
+      this.#askedStoodMs.set(owner.recordId, process.machine.stoodStillMs);
       return aliveForMs(owner);
     };
     if (inDoubt === 'lookup') this.#lookups = this.#newLookups();
@@ -133,9 +133,9 @@ export class Gateway {
       ask: ({ merchant, key }) =>
         new Promise((resolve) => {
           timeline.after(1 + dice.next() ** 4 * 4000, () => {
-            const scope = recordIdOf(layer, merchant, key);
-            const answer = backend.ask(checker.executionOf(scope, timeline.nowMs));
-            checker.lookedUp(scope, answer, timeline.nowMs);
+            const recordId = recordIdOf(layer, merchant, key);
+            const answer = backend.ask(checker.executionOf(recordId, timeline.nowMs));
+            checker.lookedUp(recordId, answer, timeline.nowMs);
             process.machine.run(process, () => resolve(answer));
           });
         }),
@@ -143,7 +143,7 @@ export class Gateway {
     const byOperation = new Map(['withdraw', 'refund'].map((operation) => [operation, lookup]));
     const observer = {
       lookedUp: (_: string, result: string) => event(`looked up ${result}`),
-      resolved: (_: Scope, { to }: AuditRecord) => say(`a lookup has ${to.as} the key`),
+      resolved: (_: RecordId, { to }: AuditRecord) => say(`a lookup has ${to.as} the key`),
       undecided() {},
     };
     const lookupClock = this.#broken.ageByWall ? { ...clock, monotonicMs: clock.wallMs } : clock;
@@ -154,8 +154,8 @@ export class Gateway {
   handle(call: Omit<Call, 'run' | 'inDoubt' | 'statuses'>, hops: string = this.#parts.hop): Promise<Result> {
     const { statuses = STATUSES } = this.#broken;
     const { inDoubt } = this.plan;
-    const { scope, key, requestId: request, fingerprint, operation } = call;
-    const sent = { scope, key, request, fingerprint, operation, hops };
+    const { recordId, key, requestId: request, fingerprint, operation } = call;
+    const sent = { recordId, key, request, fingerprint, operation, hops };
     return this.engine.handle({ ...call, statuses, inDoubt, run: (maySend) => this.#run(sent, maySend) });
   }
 
@@ -208,7 +208,7 @@ export class Gateway {
     return new Promise((resolve, reject) => {
       const breaks = dice.next() < 0.01 && !backend.isCalm;
       const { machine } = process;
-      const askedStoodMs = this.#askedStoodMs.get(sent.scope) ?? Number.POSITIVE_INFINITY;
+      const askedStoodMs = this.#askedStoodMs.get(sent.recordId) ?? Number.POSITIVE_INFINITY;
       this.#connecting.add(sent.key);
       step('connecting');
       this.connect(sent, (isRefused) => {
@@ -276,7 +276,7 @@ function observerOf({ checker, event, say, timeline }: GatewayParts): EngineObse
     sendsAgain: (call) => {
       event('sends again');
       say(`sends ${call.requestId} again`);
-      checker.announced(call.scope, call.requestId, timeline.nowMs);
+      checker.announced(call.recordId, call.requestId, timeline.nowMs);
     },
     leaseLost: () => event('lease lost'),
     completeLate: ({ requestId }) => {

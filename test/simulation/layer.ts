@@ -2,7 +2,7 @@ import { answerOf } from '../../src/idempotency/answer.ts';
 import type { Result } from '../../src/idempotency/call.ts';
 import { addHop, hopOf } from '../../src/idempotency/hops.ts';
 import { recordIdOf } from '../../src/ledger/record-id.ts';
-import type { Fingerprint, Scope } from '../../src/lib/brands.ts';
+import type { Fingerprint, RecordId } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
 import { type Problem, problemBody, problemHeaders } from '../../src/lib/problem.ts';
 import { HOPS } from '../../src/requests/fields.ts';
@@ -62,7 +62,7 @@ export class Layer {
   readonly checker: Checker;
   readonly hosts: Host[] = [];
   /** The record ids of {@link KEYS}. */
-  readonly scopes: readonly Scope[];
+  readonly recordIds: readonly RecordId[];
   /** Who got each request. */
   readonly handlers = new Map<string, Process>();
   readonly #parts: LayerParts;
@@ -74,7 +74,7 @@ export class Layer {
     this.#parts = parts;
     this.name = parts.name;
     this.checker = parts.checker;
-    this.scopes = KEYS.map((key) => recordIdOf(parts.name, 'M-1', key));
+    this.recordIds = KEYS.map((key) => recordIdOf(parts.name, 'M-1', key));
   }
 
   get serving(): StoreServers {
@@ -92,7 +92,7 @@ export class Layer {
 
   /** From now on, a second execution of this key is no mistake of this layer, and of none in front of it. */
   excuse(key: string, why: string): void {
-    this.checker.excuse(this.scopes[keyNumber(key)] as Scope, why);
+    this.checker.excuse(this.recordIds[keyNumber(key)] as RecordId, why);
     this.#parts.front?.excuse(key, why);
   }
 
@@ -126,8 +126,8 @@ export class Layer {
     const isOther = fingerprint === FINGERPRINTS[1];
     checker.requested(request, { atMs: timeline.nowMs, isOther, operation: call.operation });
     say(`${request} → ${process.name}`);
-    const scope = recordIdOf(this.name, 'M-1', key);
-    const named = { scope, key, fingerprint, merchant: 'M-1', requestId: request, gone: gone.signal };
+    const recordId = recordIdOf(this.name, 'M-1', key);
+    const named = { recordId, key, fingerprint, merchant: 'M-1', requestId: request, gone: gone.signal };
     const handled = { key, process };
     this.#handled.add(handled);
     process.machine.run(process, () => {
@@ -140,7 +140,7 @@ export class Layer {
         say(`${request} ← ${describe(result)}`);
         // A gateway that has not been moved yet answers from a store that does not serve any more.
         const isStale = store !== this.serving && result.kind === 'in_doubt';
-        if (result.kind !== 'mismatch' && !isStale) checker.told(scope, request, result, timeline.nowMs);
+        if (result.kind !== 'mismatch' && !isStale) checker.told(recordId, request, result, timeline.nowMs);
         end(result);
       });
     });

@@ -1,5 +1,5 @@
 import { Ledger } from '../../src/ledger/ledger.ts';
-import type { Scope } from '../../src/lib/brands.ts';
+import type { RecordId } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
 import { type Execution, type Fenced, type StartAnswer, StoreUnavailable } from '../../src/store/contract.ts';
 import type { CopyMark, Create, KeyRecord, Replace, Reply } from '../../src/store/register.ts';
@@ -31,7 +31,7 @@ const later = (dice: Dice) => dice.between(15, 60);
 
 const replacing = (change: (write: Replace, there: KeyRecord | undefined) => Replace | undefined) =>
   class extends MemoryRegister {
-    override async replace(id: Scope, write: Replace): Promise<Reply> {
+    override async replace(id: RecordId, write: Replace): Promise<Reply> {
       const there = await this.read(id).catch(() => undefined);
       const changed = change(write, there?.record);
       return changed ? await super.replace(id, changed) : { done: true };
@@ -40,7 +40,7 @@ const replacing = (change: (write: Replace, there: KeyRecord | undefined) => Rep
 
 const creating = (change: (write: Create) => Create | undefined) =>
   class extends MemoryRegister {
-    override async create(id: Scope, write: Create): Promise<Reply> {
+    override async create(id: RecordId, write: Create): Promise<Reply> {
       const changed = change(write);
       return changed ? await super.create(id, changed) : { done: true };
     }
@@ -58,8 +58,8 @@ class LeaseOnly extends Ledger {
   override async start(execution: Execution): Promise<StartAnswer> {
     const answer = await super.start(execution);
     if (answer.kind !== 'in_doubt') return answer;
-    const record = await this.get(execution.scope);
-    if (record) await this.release({ scope: execution.scope, token: record.token });
+    const record = await this.get(execution.recordId);
+    if (record) await this.release({ recordId: execution.recordId, token: record.token });
     return await super.start(execution);
   }
 }

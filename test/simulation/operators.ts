@@ -1,5 +1,5 @@
 import type { RecordsPage, RecordView } from '../../src/doubts/records.ts';
-import type { Scope } from '../../src/lib/brands.ts';
+import type { RecordId } from '../../src/lib/brands.ts';
 import { responseOf } from './backend.ts';
 import type { Gateway } from './gateway.ts';
 import { KEYS } from './keys.ts';
@@ -29,17 +29,17 @@ export interface Office {
 export async function operate(office: Office, plan: OperatorPlan): Promise<void> {
   const { layer, timeline } = office;
   const { checker } = layer;
-  const [key, scope] = [KEYS[plan.key] as string, layer.scopes[plan.key] as Scope];
+  const [key, recordId] = [KEYS[plan.key] as string, layer.recordIds[plan.key] as RecordId];
   const looking = layer.gatewayAt(plan.gateway);
-  const view = looking && (await viewOf(looking, scope));
+  const view = looking && (await viewOf(looking, recordId));
   if (!view || !('execution' in view)) return;
   const isUnsure = office.mayBeSent(key);
-  const execution = checker.executionOf(scope, timeline.nowMs);
+  const execution = checker.executionOf(recordId, timeline.nowMs);
   if (!execution && isUnsure && !office.areCareless) return;
   if (!execution && isUnsure) layer.excuse(key, 'an operator released it while its request was under way');
   const response = execution && !plan.isBrief ? responseOf(execution) : undefined;
   const question = {
-    ...({ kind: 'resolve', scope, as: execution ? 'completed' : 'released' } as const),
+    ...({ kind: 'resolve', recordId, as: execution ? 'completed' : 'released' } as const),
     ...{ by: 'ada', reason: 'the books show it' },
     ...(response ? { status: response.status, body: response.body.toString('base64') } : {}),
   };
@@ -47,11 +47,11 @@ export async function operate(office: Office, plan: OperatorPlan): Promise<void>
     if (plan.actsAfterMs > 0) await new Promise<void>((resolve) => timeline.after(plan.actsAfterMs, resolve));
     const acting = layer.gatewayAt(plan.gateway + time);
     if (!acting) continue;
-    const now = office.anyExecution ? await viewOf(acting, scope) : view;
+    const now = office.anyExecution ? await viewOf(acting, recordId) : view;
     const named = now && 'execution' in now ? now.execution : view.execution;
     office.say(`an operator says ${question.as} ${execution?.result ?? ''}`);
     const completion = response && `${response.status} ${response.body}`;
-    const takeBack = checker.resolving(scope, question.as, completion, timeline.nowMs);
+    const takeBack = checker.resolving(recordId, question.as, completion, timeline.nowMs);
     const answer = await acting.desk.answer({ ...question, execution: named });
     const told = answer.kind === 'refused' ? answer.why : 'done';
     office.say(`an operator is told ${told}`);
@@ -60,8 +60,8 @@ export async function operate(office: Office, plan: OperatorPlan): Promise<void>
   }
 }
 
-async function viewOf({ desk }: Gateway, scope: Scope): Promise<RecordView | undefined> {
+async function viewOf({ desk }: Gateway, recordId: RecordId): Promise<RecordView | undefined> {
   const answer = await desk.answer({ kind: 'list', inDoubt: true, limit: 100 });
   if (answer.kind === 'refused') return undefined;
-  return (answer.value as RecordsPage).records.find((record) => record.scope === scope);
+  return (answer.value as RecordsPage).records.find((record) => record.recordId === recordId);
 }

@@ -1,4 +1,4 @@
-import type { Scope, Token } from '../../src/lib/brands.ts';
+import type { RecordId, Token } from '../../src/lib/brands.ts';
 import { type AuditRecord, StoreUnavailable } from '../../src/store/contract.ts';
 import type {
   CopyMark,
@@ -244,7 +244,7 @@ const COMMAND_TIMEOUT_MS = 2000;
 /** A gateway's connection to the store. */
 export class NetworkRegister implements Register, CopyRegister {
   readonly replicates: boolean;
-  readonly isLeased?: (id: Scope) => Promise<boolean>;
+  readonly isLeased?: (id: RecordId) => Promise<boolean>;
   readonly #process: Process;
   readonly #store: StoreServers;
   readonly #network: Network;
@@ -278,29 +278,29 @@ export class NetworkRegister implements Register, CopyRegister {
     return refuses && full?.isKnown ? FULL : undefined;
   }
 
-  create(id: Scope, write: Create): Promise<Reply> {
+  create(id: RecordId, write: Create): Promise<Reply> {
     return this.#write('create', async (register) => this.#unasked(await register.create(id, write)));
   }
 
-  replace(id: Scope, write: Replace): Promise<Reply> {
+  replace(id: RecordId, write: Replace): Promise<Reply> {
     // Lock nodes cannot be asked within a write.
     const asked = this.#store.plan.lockNodes ? { ...write, unlessLeased: false } : write;
     const command: Command<Reply> = async (register) => this.#unasked(await register.replace(id, asked));
     return this.#write(write.record?.state ?? 'remove', command, write.mayBeLost);
   }
 
-  read(id: Scope, mustLast = false): Promise<Seen | undefined> {
+  read(id: RecordId, mustLast = false): Promise<Seen | undefined> {
     return this.#read(async (register) => {
       const seen = await register.read(id);
       return seen && this.#store.plan.lockNodes ? { ...seen, isLeased: undefined } : seen;
     }, mustLast);
   }
 
-  renew(id: Scope, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
+  renew(id: RecordId, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
     return this.#write('renew', (register) => register.renew(id, token, leaseMs), true);
   }
 
-  endLease(id: Scope, token: Token): Promise<void> {
+  endLease(id: RecordId, token: Token): Promise<void> {
     return this.#write('end lease', (register) => register.endLease(id, token), true);
   }
 
@@ -312,7 +312,7 @@ export class NetworkRegister implements Register, CopyRegister {
     return this.#read((register) => register.countOpen(...options));
   }
 
-  audit(id: Scope): ReturnType<Register['audit']> {
+  audit(id: RecordId): ReturnType<Register['audit']> {
     return this.#read((register) => register.audit(id));
   }
 
@@ -349,7 +349,7 @@ export class NetworkRegister implements Register, CopyRegister {
     yield* pages;
   }
 
-  putAudit(id: Scope, audit: readonly AuditRecord[]): Promise<void> {
+  putAudit(id: RecordId, audit: readonly AuditRecord[]): Promise<void> {
     return this.#write('audit', (register) => register.putAudit(id, audit));
   }
 

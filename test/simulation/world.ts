@@ -1,6 +1,6 @@
 import type { Result } from '../../src/idempotency/call.ts';
 import { hopOf } from '../../src/idempotency/hops.ts';
-import type { Fingerprint, Scope } from '../../src/lib/brands.ts';
+import type { Fingerprint, RecordId } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
 import type { MemoryRegister } from '../support/memory-register.ts';
 import { Backend } from './backend.ts';
@@ -82,8 +82,8 @@ export class World {
     this.backend.onExecuted = (sent, execution) => {
       this.say(`backend executes ${sent.request}: ${execution.result}`);
       const number = keyNumber(sent.key);
-      for (const { checker, scopes } of this.layers)
-        checker.executed(scopes[number] as Scope, sent.request, execution, this.nowMs);
+      for (const { checker, recordIds } of this.layers)
+        checker.executed(recordIds[number] as RecordId, sent.request, execution, this.nowMs);
     };
     const { Registers } = mistakes;
     this.store = new StoreServers(
@@ -353,7 +353,7 @@ export class World {
 
   /** When nothing happens any more: nothing is held or open that nobody will end. */
   async #checkEnd(layer: Layer): Promise<void> {
-    const { checker, hosts, scopes, serving, handlers } = layer;
+    const { checker, hosts, recordIds, serving, handlers } = layer;
     const { violations } = checker;
     for (const { gateway } of hosts) {
       if (!gateway || gateway.process.isDead) continue;
@@ -366,19 +366,19 @@ export class World {
       for (const [what, number] of Object.entries({ ...left, slots: slots.inUse, queued: slots.queued }))
         if (number !== 0) violations.push(`${process.name} has ${what} ${number} at the end`);
     }
-    for (const scope of scopes) {
-      const record = (await serving.master.register.read(scope))?.record;
+    for (const recordId of recordIds) {
+      const record = (await serving.master.register.read(recordId))?.record;
       if (!record || record.state === 'completed') continue;
       const { requestId } = record;
       const owner = handlers.get(requestId);
       // Under `retry`, who restarted a record may have died, and the first owner's release may have come during a restart that was
       // taken back. The next retry sends the request.
-      const isExplained = this.plan.inDoubt === 'retry' || checker.mayBeOpen(scope) || owner?.isDead;
+      const isExplained = this.plan.inDoubt === 'retry' || checker.mayBeOpen(recordId) || owner?.isDead;
       const isAlive = owner && !owner.isDead && !owner.wasDisturbed && !this.copier;
-      if (isAlive && this.plan.inDoubt !== 'retry' && checker.isKnown(scope, requestId))
+      if (isAlive && this.plan.inDoubt !== 'retry' && checker.isKnown(recordId, requestId))
         violations.push(`the key is ${record.state}, and the gateway of ${requestId} knows its result`);
       const isWhole = hosts.every(({ starts }) => starts === 1);
-      if (record.restarted && isWhole && !checker.hasAnnounced(scope))
+      if (record.restarted && isWhole && !checker.hasAnnounced(recordId))
         violations.push(`the key was restarted, and nobody has sent it again`);
       if (!isExplained) violations.push(`${record.requestId} left the key ${record.state}, and was not sent`);
     }
@@ -413,7 +413,7 @@ export class World {
         timeline.after(2 * leaseMs, () => void this.#operate({ ...operator, key, isInner }));
       await timeline.run();
       for (const key of keys) {
-        const record = (await layer.serving.master.register.read(layer.scopes[key] as Scope))?.record;
+        const record = (await layer.serving.master.register.read(layer.recordIds[key] as RecordId))?.record;
         if (record && record.state !== 'completed')
           layer.checker.violations.push(`an operator cannot resolve ${KEYS[key]}, which is ${record.state}`);
       }

@@ -1,11 +1,11 @@
 import type { Desk } from '../../src/doubts/desk.ts';
 import type { ShownRecord } from '../../src/doubts/records.ts';
-import type { Scope } from '../../src/lib/brands.ts';
+import type { RecordId } from '../../src/lib/brands.ts';
 import { run } from './command.ts';
 
 /** The execution that an operator sees who looks at the record now. `none`: there is no record. */
-export async function executionOf(desk: Desk, scope: Scope): Promise<string> {
-  const shown = await desk.answer({ kind: 'show', scope });
+export async function executionOf(desk: Desk, recordId: RecordId): Promise<string> {
+  const shown = await desk.answer({ kind: 'show', recordId });
   return (shown.kind === 'found' && (shown.value as ShownRecord).record?.execution) || 'none';
 }
 

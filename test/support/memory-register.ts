@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import type { Scope, Token } from '../../src/lib/brands.ts';
+import type { RecordId, Token } from '../../src/lib/brands.ts';
 import {
   type AuditRecord,
   MARK_LASTS_MS,
@@ -42,10 +42,10 @@ export class MemoryRegister implements Register, CopyRegister {
   readonly replicates = false;
   readonly #nowMs: () => number;
   readonly #id: string;
-  readonly #entries = new Map<Scope, Entry>();
-  readonly #leases = new Map<Scope, { token: Token; untilMs: number }>();
+  readonly #entries = new Map<RecordId, Entry>();
+  readonly #leases = new Map<RecordId, { token: Token; untilMs: number }>();
   readonly #voidUntilMs = new Map<string, number>();
-  readonly #audits = new Map<Scope, AuditRecord[]>();
+  readonly #audits = new Map<RecordId, AuditRecord[]>();
   readonly #resolutions: ResolutionCount[] = [];
   #copyMark: CopyMark | undefined;
   #marks = 0;
@@ -57,7 +57,7 @@ export class MemoryRegister implements Register, CopyRegister {
     this.#id = id;
   }
 
-  async create(id: Scope, { record, expiresInMs }: Create): Promise<Reply> {
+  async create(id: RecordId, { record, expiresInMs }: Create): Promise<Reply> {
     const entry = this.#entry(id);
     if (entry) return isOf(entry, record) ? { done: true } : { done: false, held: this.#seen(id, entry) };
     if (this.#nowMs() < (this.#voidUntilMs.get(hex(record.token)) ?? 0)) throw refused('the token is void');
@@ -66,7 +66,7 @@ export class MemoryRegister implements Register, CopyRegister {
     return { done: true };
   }
 
-  async replace(id: Scope, write: Replace): Promise<Reply> {
+  async replace(id: RecordId, write: Replace): Promise<Reply> {
     const { record, revision, expiresInMs, unlessLeased, unlessClosed, endLeaseOf, voidToken } = write;
     if (voidToken) this.#voidUntilMs.set(hex(voidToken), this.#nowMs() + VOID_TOKEN_MS);
     if (endLeaseOf) this.#endLease(id, endLeaseOf);
@@ -84,19 +84,19 @@ export class MemoryRegister implements Register, CopyRegister {
     return { done: true };
   }
 
-  async read(id: Scope): Promise<Seen | undefined> {
+  async read(id: RecordId): Promise<Seen | undefined> {
     const entry = this.#entry(id);
     return entry && this.#seen(id, entry);
   }
 
-  async renew(id: Scope, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
+  async renew(id: RecordId, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
     const lease = this.#lease(id);
     if (lease && !lease.token.equals(token)) return 'lost';
     this.#leases.set(id, { token, untilMs: this.#nowMs() + leaseMs });
     return lease ? 'kept' : 'taken';
   }
 
-  async endLease(id: Scope, token: Token): Promise<void> {
+  async endLease(id: RecordId, token: Token): Promise<void> {
     this.#endLease(id, token);
   }
 
@@ -133,7 +133,7 @@ export class MemoryRegister implements Register, CopyRegister {
     return count;
   }
 
-  async audit(id: Scope): Promise<AuditRecord[]> {
+  async audit(id: RecordId): Promise<AuditRecord[]> {
     return this.#audits.get(id) ?? [];
   }
 
@@ -182,7 +182,7 @@ export class MemoryRegister implements Register, CopyRegister {
     for (const id of this.#audits.keys()) yield [{ id, kind: 'audit' }];
   }
 
-  async putAudit(id: Scope, audit: readonly AuditRecord[]): Promise<void> {
+  async putAudit(id: RecordId, audit: readonly AuditRecord[]): Promise<void> {
     if (!this.#audits.has(id)) this.#audits.set(id, [...audit]);
   }
 
@@ -200,7 +200,7 @@ export class MemoryRegister implements Register, CopyRegister {
   }
 
   /** From now on the value is not a record of this format, but its revision can still be read. */
-  damage(id: Scope): void {
+  damage(id: RecordId): void {
     const entry = this.#entry(id);
     if (entry) entry.isDamaged = true;
   }
@@ -209,35 +209,35 @@ export class MemoryRegister implements Register, CopyRegister {
     return this.#copyMark ? CLOSED_IN[this.#copyMark.state] : 'no';
   }
 
-  #entry(id: Scope): Entry | undefined {
+  #entry(id: RecordId): Entry | undefined {
     const entry = this.#entries.get(id);
     if (!entry || this.#nowMs() < entry.expiresAtMs) return entry;
     this.#entries.delete(id);
     return undefined;
   }
 
-  #set(id: Scope, record: KeyRecord, expiresAtMs: number): void {
+  #set(id: RecordId, record: KeyRecord, expiresAtMs: number): void {
     this.#entries.set(id, { record, expiresAtMs, isDamaged: false });
   }
 
   /** @throws {UnreadableRecord} */
-  #seen(id: Scope, { record, expiresAtMs, isDamaged }: Entry): Seen {
+  #seen(id: RecordId, { record, expiresAtMs, isDamaged }: Entry): Seen {
     if (isDamaged) throw new UnreadableRecord(DAMAGED);
     return { record, expiresInMs: expiresAtMs - this.#nowMs(), isLeased: this.#lease(id) !== undefined };
   }
 
-  #endLease(id: Scope, token: Token): void {
+  #endLease(id: RecordId, token: Token): void {
     if (this.#leases.get(id)?.token.equals(token)) this.#leases.delete(id);
   }
 
-  #lease(id: Scope): { token: Token; untilMs: number } | undefined {
+  #lease(id: RecordId): { token: Token; untilMs: number } | undefined {
     const lease = this.#leases.get(id);
     return lease && this.#nowMs() < lease.untilMs ? lease : undefined;
   }
 
-  #all(): [Scope, Entry][] {
+  #all(): [RecordId, Entry][] {
     const ids = [...this.#entries.keys()].sort();
-    return ids.flatMap((id): [Scope, Entry][] => {
+    return ids.flatMap((id): [RecordId, Entry][] => {
       const entry = this.#entry(id);
       return entry ? [[id, entry]] : [];
     });

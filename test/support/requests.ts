@@ -15,12 +15,12 @@ export interface RequestParts {
   requestId?: string;
 }
 
-/** An execution of a new scope under a new token. */
+/** An execution of a new record id under a new token. */
 export function newRequest(parts: RequestParts = {}): Execution {
   const { merchant = 'M-1', operation = 'withdraw', key = randomUUID() } = parts;
   const { body = '{"amount":100}', requestId = randomUUID() } = parts;
   return {
-    scope: recordIdOf('gateway', merchant, key),
+    recordId: recordIdOf('gateway', merchant, key),
     token: systemRandom.token(),
     fingerprint: fingerprintOf('POST', '/v1/index.php', Buffer.from(body)),
     merchant,
@@ -30,7 +30,7 @@ export function newRequest(parts: RequestParts = {}): Execution {
   };
 }
 
-/** The same request, sent again: the same scope and fingerprint, another token and another request id. */
+/** The same request, sent again: the same record id and fingerprint, another token and another request id. */
 export function duplicateOf(request: Execution): Execution {
   return { ...request, token: systemRandom.token(), memory: undefined, requestId: randomUUID() };
 }

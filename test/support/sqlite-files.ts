@@ -150,7 +150,7 @@ export class RemoteLoad {
     expectIntact(path);
     expect(new Set(this.started.map(({ key }) => key)).size).toBe(this.started.length);
     const store = await openSqlite(path);
-    for (const { scope } of this.started) expect(await store.get(scope)).toBeDefined();
+    for (const { recordId } of this.started) expect(await store.get(recordId)).toBeDefined();
     for (const { key, ...request } of this.completed) {
       const answer = await store.start(duplicateOf({ key, ...request }));
       expect(answer).toEqual({ kind: 'completed', response: paid(key).response, requestId: key });

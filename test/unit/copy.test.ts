@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { Copy, type CopyOptions, CopyRefused } from '../../src/ledger/copy.ts';
 import { Ledger } from '../../src/ledger/ledger.ts';
-import type { Scope } from '../../src/lib/brands.ts';
+import type { RecordId } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { systemRandom } from '../../src/lib/random.ts';
 import { type AuditRecord, type Execution, StoreClosed, StoreUnavailable } from '../../src/store/contract.ts';
@@ -43,10 +43,15 @@ class World {
     )) as [Execution, Execution, Execution, Execution, Execution, Execution];
     await old.complete(completed, paid());
     await old.complete(large, { kind: 'tombstone', status: 201 });
-    for (const { scope, token } of [gaveUp, resolved, freed])
-      await old.markInDoubt({ scope, token }, 'timeout');
-    await old.resolve(resolved.scope, resolved.token, { as: 'completed', completion: paid('books') }, note);
-    await old.resolve(freed.scope, freed.token, { as: 'released' }, note);
+    for (const { recordId, token } of [gaveUp, resolved, freed])
+      await old.markInDoubt({ recordId, token }, 'timeout');
+    await old.resolve(
+      resolved.recordId,
+      resolved.token,
+      { as: 'completed', completion: paid('books') },
+      note,
+    );
+    await old.resolve(freed.recordId, freed.token, { as: 'released' }, note);
     world.records = [completed, large, gaveUp, resolved, dead];
     world.freed = freed;
     world.nowMs += 2 * lifetimes.leaseMs;
@@ -84,8 +89,10 @@ class World {
   }
 
   async content(register: MemoryRegister): Promise<[Seen | undefined, AuditRecord[]][]> {
-    const scopes = [...this.records, this.freed].map(({ scope }) => scope);
-    return await Promise.all(scopes.map(async (id) => [await register.read(id), await register.audit(id)]));
+    const recordIds = [...this.records, this.freed].map(({ recordId }) => recordId);
+    return await Promise.all(
+      recordIds.map(async (id) => [await register.read(id), await register.audit(id)]),
+    );
   }
 
   /** The same, whether or not a gateway has noted meanwhile that the owner is dead. */
@@ -377,12 +384,12 @@ describe('a copy', () => {
   it('refuses to go on if the destination has another record of a key, in doubt or completed', async () => {
     for (const state of ['in_doubt', 'completed'] as const) {
       const world = await killedIn('closing');
-      const { scope } = world.records.at(-1) as Execution;
-      const { record } = (await world.from.read(scope)) as Seen;
+      const { recordId } = world.records.at(-1) as Execution;
+      const { record } = (await world.from.read(recordId)) as Seen;
       const other = { ...record, revision: systemRandom.token(), token: systemRandom.token(), state };
       const write = { kind: 'replace', revision: undefined, record: other, operation: 'withdraw' } as const;
-      await world.to.replace(scope, { ...write, expiresInMs: 1000 });
-      await expect(world.copy().run()).rejects.toThrow(`the destination has another record of ${scope}`);
+      await world.to.replace(recordId, { ...write, expiresInMs: 1000 });
+      await expect(world.copy().run()).rejects.toThrow(`the destination has another record of ${recordId}`);
       expect(await world.states()).toEqual(['sealed', 'receiving']);
     }
   });
@@ -480,9 +487,11 @@ describe('a copy', () => {
 
   it('names a record that cannot be read, opens nothing, and can be undone', async () => {
     const world = await World.open();
-    const { scope } = world.records[0] as Execution;
-    world.from.damage(scope);
-    await expect(world.copy().run()).rejects.toThrow(`${scope}: the record cannot be read: it was damaged`);
+    const { recordId } = world.records[0] as Execution;
+    world.from.damage(recordId);
+    await expect(world.copy().run()).rejects.toThrow(
+      `${recordId}: the record cannot be read: it was damaged`,
+    );
     expect(await world.states()).toEqual(['sealed', 'receiving']);
     await world.copy().undo();
     expect(await world.serves(world.from)).toBe('started');
@@ -502,13 +511,13 @@ describe('a copy', () => {
 
   it('keeps a record whose TTL somebody has removed', async () => {
     const world = await World.open();
-    const [{ scope }] = world.records as [Execution];
-    const read = async (id: Scope): Promise<Seen | undefined> => {
+    const [{ recordId }] = world.records as [Execution];
+    const read = async (id: RecordId): Promise<Seen | undefined> => {
       const seen = await world.from.read(id);
-      return seen && id === scope ? { ...seen, expiresInMs: -1 } : seen;
+      return seen && id === recordId ? { ...seen, expiresInMs: -1 } : seen;
     };
     await world.copy({ from: withMethods(world.from, { read }) }).run();
-    expect(await world.to.read(scope)).toMatchObject({ expiresInMs: lifetimes.inDoubtRetentionMs });
+    expect(await world.to.read(recordId)).toMatchObject({ expiresInMs: lifetimes.inDoubtRetentionMs });
   });
 });
 
@@ -535,14 +544,14 @@ describe('a gateway', () => {
     const dead = world.records.at(-1) as Execution;
     let isMarked = false;
     const copy = world.copyWith(async () => {
-      if (isMarked || (await world.to.read(dead.scope)) === undefined) return;
+      if (isMarked || (await world.to.read(dead.recordId)) === undefined) return;
       isMarked = true;
       expect(await world.gateway(world.to).peek(duplicateOf(dead))).toMatchObject({ kind: 'in_doubt' });
       throw new Killed();
     });
     expect(await isDone(copy.run())).toBe(false);
     expect(await world.copy().run()).toMatchObject({ completed: 3, open: 2 });
-    expect(await world.to.read(dead.scope)).toMatchObject({ record: { state: 'in_doubt' } });
+    expect(await world.to.read(dead.recordId)).toMatchObject({ record: { state: 'in_doubt' } });
   });
 
   it('on the source stays closed after an --undo, and still stores what it has executed', async () => {

@@ -26,7 +26,7 @@ function store() {
   const register = new MemoryRegister(() => 0);
   const open = (ring?: Encryption) =>
     new Ledger(register, { gatewayId: 'gateway', lifetimes, cipher: new ResponseCipher(ring) });
-  const stored = async ({ scope }: Execution) => (await register.read(scope))?.record as KeyRecord;
+  const stored = async ({ recordId }: Execution) => (await register.read(recordId))?.record as KeyRecord;
   const sealed = async (owner: Execution) => (await stored(owner)).completion as SealedResponse;
   /** Puts another encrypted response in place of that of a record. */
   const reseal = async (owner: Execution, completion: SealedResponse) => {
@@ -34,7 +34,7 @@ function store() {
     const next = { ...record, revision: systemRandom.token(), completion };
     const { revision, operation } = record;
     const write = { kind: 'replace', revision, record: next, operation, expiresInMs: 'unchanged' } as const;
-    expect(await register.replace(owner.scope, write)).toEqual({ done: true });
+    expect(await register.replace(owner.recordId, write)).toEqual({ done: true });
   };
   return { open, sealed, reseal };
 }
@@ -51,7 +51,7 @@ async function expectReplay(ledger: Ledger, owner: Execution): Promise<void> {
   const answer = { kind: 'completed', response: response().response, requestId };
   expect(await ledger.start(duplicateOf(owner))).toEqual(answer);
   expect(await ledger.peek(owner)).toEqual(answer);
-  expect((await ledger.get(owner.scope))?.completion).toEqual(response());
+  expect((await ledger.get(owner.recordId))?.completion).toEqual(response());
 }
 
 /** A record that cannot be read is never absent, and is never started again. */
@@ -59,7 +59,7 @@ async function expectUnreadable(ledger: Ledger, owner: Execution, why: RegExp | 
   const [request, other] = [duplicateOf(owner), otherOf(owner)];
   await expect(ledger.start(request)).rejects.toThrow(UnreadableRecord);
   await expect(ledger.peek(request)).rejects.toThrow(why);
-  await expect(ledger.get(owner.scope)).rejects.toThrow(why);
+  await expect(ledger.get(owner.recordId)).rejects.toThrow(why);
   // The fingerprint is not encrypted.
   expect(await ledger.start(other)).toEqual({ kind: 'mismatch' });
   for (const execution of [request, other]) expect(await ledger.restart(execution)).toBe('changed');
@@ -72,7 +72,7 @@ it('an encrypted response of any size is replayed byte for byte, under a nonce o
   for (const size of [0, 1, 16, 65_536, 1_048_576]) {
     const body = Buffer.alloc(size, everyByte);
     const owner = await complete(ledger, response(body));
-    const read = (await ledger.get(owner.scope))?.completion as Completion & { kind: 'response' };
+    const read = (await ledger.get(owner.recordId))?.completion as Completion & { kind: 'response' };
     expect(read.response.body.equals(body)).toBe(true);
     const { kind, bytes } = await sealed(owner);
     expect(kind).toBe('sealed');
@@ -93,7 +93,7 @@ it('the response of a resolution, by an operator or a lookup, is encrypted too',
   await ledger.markInDoubt(owner);
   const resolution = { as: 'completed', completion: response() } as const;
   const note = { by: 'ada', reason: 'the books show it' };
-  expect(await ledger.resolve(owner.scope, owner.token, resolution, note)).toBe('ok');
+  expect(await ledger.resolve(owner.recordId, owner.token, resolution, note)).toBe('ok');
   expect((await sealed(owner)).kind).toBe('sealed');
   await expectReplay(ledger, owner);
 });
@@ -107,7 +107,7 @@ it('an encrypted response is read by every gateway during a rotation, and beside
   ];
   for (const [writer, keyId] of ledgers) {
     const owner = await complete(writer);
-    expect((await writer.get(owner.scope))?.encryptionKeyId).toBe(keyId);
+    expect((await writer.get(owner.recordId))?.encryptionKeyId).toBe(keyId);
     for (const [reader] of ledgers) await expectReplay(reader, owner);
   }
 });
@@ -120,7 +120,7 @@ it('an encrypted response under an unknown key is never treated as absent, and i
     const ledger = open(ring);
     await expectUnreadable(ledger, owner, why);
     const { records } = await ledger.list({ inDoubt: false, limit: 10 });
-    expect(records).toEqual([{ scope: owner.scope, unreadable: why }]);
+    expect(records).toEqual([{ recordId: owner.recordId, unreadable: why }]);
     // Its owner repeats writes whose answers were lost.
     expect(await ledger.complete(owner, response())).toBe('ok');
     expect(await ledger.release(owner)).toBe('stale');

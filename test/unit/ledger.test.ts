@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import { measured } from '../../src/ledger/measured.ts';
-import type { Scope } from '../../src/lib/brands.ts';
+import type { RecordId } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { type Lifetimes, StoreUnavailable, UnreadableRecord } from '../../src/store/contract.ts';
 import type { Replace, Reply } from '../../src/store/register.ts';
@@ -16,7 +16,7 @@ const note = { by: 'ada', reason: 'the books show it' };
 class Scripted extends MemoryRegister {
   readonly next: ((replace: () => Promise<Reply>) => Promise<Reply>)[] = [];
 
-  override replace(id: Scope, write: Replace): Promise<Reply> {
+  override replace(id: RecordId, write: Replace): Promise<Reply> {
     const replace = () => super.replace(id, write);
     return (this.next.shift() ?? ((act) => act()))(replace);
   }
@@ -43,7 +43,7 @@ async function owning() {
   expect(await opened.ledger.start(owner)).toEqual({ kind: 'started' });
   const result = async () => {
     expect(await opened.ledger.complete(owner, paid())).toBe('ok');
-    return await opened.ledger.get(owner.scope);
+    return await opened.ledger.get(owner.recordId);
   };
   return { ...opened, owner, result };
 }
@@ -59,7 +59,7 @@ describe('a write that is repeated', () => {
       await expect(act()).rejects.toThrow('lost');
       expect(await act()).toBe('ok');
       const state = { complete: 'completed', release: undefined, markInDoubt: 'in_doubt' }[write];
-      expect((await ledger.get(owner.scope))?.state).toBe(state);
+      expect((await ledger.get(owner.recordId))?.state).toBe(state);
     }
   });
 });
@@ -76,7 +76,7 @@ it('says that a resolution may be written if its reply is lost, whatever was ref
     (replace) => replace(),
     (replace) => replace().then(lost),
   );
-  const resolved = ledger.resolve(owner.scope, owner.token, { as: 'completed', completion: paid() }, note);
+  const resolved = ledger.resolve(owner.recordId, owner.token, { as: 'completed', completion: paid() }, note);
   await expect(resolved).rejects.toMatchObject({ message: 'lost', maybeWritten: true });
 });
 
@@ -95,7 +95,7 @@ describe('an owner', () => {
       expect(await ledger.renew(owner)).toBe('ok');
       expect(await ledger.peek(owner)).toEqual({ kind: 'in_flight' });
     }
-    expect(await ledger.isOwnerGone(owner.scope)).toBe(false);
+    expect(await ledger.isOwnerGone(owner.recordId)).toBe(false);
     expect(await result()).toMatchObject({ state: 'completed', wasInDoubt: false });
     expect(await ledger.renew(owner)).toBe('ok');
   });
@@ -103,10 +103,10 @@ describe('an owner', () => {
   it('that renews too late learns once that others may have found it dead, and its result was in doubt', async () => {
     const { ledger, time, owner, result } = await owning();
     time.nowMs += 10;
-    expect(await ledger.isOwnerGone(owner.scope)).toBe(true);
+    expect(await ledger.isOwnerGone(owner.recordId)).toBe(true);
     expect(await ledger.renew(owner)).toBe('lost');
     expect(await ledger.renew(owner)).toBe('ok');
-    expect(await ledger.isOwnerGone(owner.scope)).toBe(false);
+    expect(await ledger.isOwnerGone(owner.recordId)).toBe(false);
     expect(await ledger.peek(owner)).toEqual({ kind: 'in_flight' });
     expect(await result()).toMatchObject({ state: 'completed', wasInDoubt: true });
   });
@@ -126,11 +126,11 @@ describe('an owner', () => {
     time.nowMs += 10;
     expect((await ledger.peek(owner)).kind).toBe('in_doubt');
     expect(await ledger.renew(owner)).toBe('lost');
-    const resolve = () => ledger.resolve(owner.scope, owner.token, { as: 'released' }, note);
+    const resolve = () => ledger.resolve(owner.recordId, owner.token, { as: 'released' }, note);
     expect(await resolve()).toBe('alive');
     expect(await ledger.markInDoubt(owner)).toBe('ok');
     expect(await resolve()).toBe('ok');
-    expect(await ledger.get(owner.scope)).toBeUndefined();
+    expect(await ledger.get(owner.recordId)).toBeUndefined();
   });
 
   it('that was replaced renews nothing, and gives back the lease that it has', async () => {
@@ -141,7 +141,7 @@ describe('an owner', () => {
     const successor = duplicateOf(owner);
     expect(await ledger.restart(successor)).toBe('ok');
     expect(await ledger.renew(owner)).toBe('stale');
-    expect((await register.read(owner.scope))?.isLeased).toBe(false);
+    expect((await register.read(owner.recordId))?.isLeased).toBe(false);
     expect(await ledger.renew(successor)).toBe('ok');
     time.nowMs += 10;
     expect(await ledger.renew(owner)).toBe('stale');
@@ -153,9 +153,9 @@ describe('an owner', () => {
     const { ledger, time, owner } = await owning();
     time.nowMs += 4;
     expect(await ledger.aliveForMs(owner)).toBe(6);
-    expect(await ledger.expiresInMs(owner.scope)).toBe(996);
+    expect(await ledger.expiresInMs(owner.recordId)).toBe(996);
     expect(await ledger.aliveForMs(duplicateOf(owner))).toBe(0);
-    expect(await ledger.expiresInMs(newRequest().scope)).toBeUndefined();
+    expect(await ledger.expiresInMs(newRequest().recordId)).toBeUndefined();
     await ledger.markInDoubt(owner);
     expect(await ledger.aliveForMs(owner)).toBe(0);
   });
@@ -181,11 +181,11 @@ describe('what is taken back', () => {
   it('if it was a restart, is in doubt again', async () => {
     const { ledger, owner } = await owning();
     await ledger.markInDoubt(owner, 'reset');
-    const before = await ledger.get(owner.scope);
+    const before = await ledger.get(owner.recordId);
     const successor = duplicateOf(owner);
     expect(await ledger.restart(successor)).toBe('ok');
     expect(await ledger.takeBack(successor)).toBe('ok');
-    const after = await ledger.get(owner.scope);
+    const after = await ledger.get(owner.recordId);
     expect(after).toEqual({ ...before, revision: expect.any(Buffer) });
   });
 });
@@ -198,9 +198,9 @@ it('gives each resolution a token of its own, so that no late owner writes over 
     await ledger.start(owner);
     await ledger.markInDoubt(owner);
     const resolution = { as: 'completed', completion: paid('by hand') } as const;
-    expect(await ledger.resolve(owner.scope, owner.token, resolution, note)).toBe('ok');
+    expect(await ledger.resolve(owner.recordId, owner.token, resolution, note)).toBe('ok');
     expect(await ledger.complete(owner, paid('late'))).toBe('stale');
-    tokens.add(owner.token.toString('hex')).add((await ledger.get(owner.scope))?.token.toString('hex'));
+    tokens.add(owner.token.toString('hex')).add((await ledger.get(owner.recordId))?.token.toString('hex'));
   }
   expect(tokens.size).toBe(10);
 });
@@ -214,29 +214,29 @@ it('lists and counts keys in doubt, and executing ones whose owner is dead', asy
   };
   const [doubtful, damaged] = [await start('checkout'), await start('checkout')];
   for (const owner of [doubtful, damaged]) await ledger.markInDoubt(owner);
-  register.damage(damaged.scope);
+  register.damage(damaged.recordId);
   // More than are read at once.
   const dead = await Promise.all(Array.from({ length: 100 }, () => start('withdraw')));
   const damagedDead = await start('withdraw');
-  register.damage(damagedDead.scope);
+  register.damage(damagedDead.recordId);
   await ledger.complete(await start('withdraw'), paid());
   time.pass(4000);
   const alive = await start('withdraw');
   time.pass(1001);
 
   const { records } = await ledger.list({ inDoubt: true, limit: 1000 });
-  const found = new Map(records.map((record) => [record.scope, record]));
+  const found = new Map(records.map((record) => [record.recordId, record]));
   expect([...found.keys()].toSorted()).toEqual(
-    [doubtful, damaged, damagedDead, ...dead].map(({ scope }) => scope).toSorted(),
+    [doubtful, damaged, damagedDead, ...dead].map(({ recordId }) => recordId).toSorted(),
   );
-  expect(found.get(doubtful.scope)).toMatchObject({ state: 'in_doubt', ownerGone: false });
-  for (const { scope } of dead)
-    expect(found.get(scope)).toMatchObject({ state: 'executing', ownerGone: true });
-  for (const { scope } of [damaged, damagedDead])
-    expect(found.get(scope)).toEqual({ scope, unreadable: expect.stringMatching(/damaged/) });
+  expect(found.get(doubtful.recordId)).toMatchObject({ state: 'in_doubt', ownerGone: false });
+  for (const { recordId } of dead)
+    expect(found.get(recordId)).toMatchObject({ state: 'executing', ownerGone: true });
+  for (const { recordId } of [damaged, damagedDead])
+    expect(found.get(recordId)).toEqual({ recordId, unreadable: expect.stringMatching(/damaged/) });
   const everything = (await ledger.list({ inDoubt: false, limit: 1000 })).records;
   expect(everything).toHaveLength(records.length + 2);
-  expect(everything.find(({ scope }) => scope === alive.scope)).toMatchObject({ ownerGone: false });
+  expect(everything.find(({ recordId }) => recordId === alive.recordId)).toMatchObject({ ownerGone: false });
 
   expect(await ledger.countDoubts()).toMatchObject({
     countedAtMs: time.wallMs,
@@ -252,12 +252,13 @@ it('lists and counts keys in doubt, and executing ones whose owner is dead', asy
 it('reports a record that cannot be read, and no mark, list or audit trail as one', async () => {
   const { ledger, register, clock } = open();
   const unreadable: string[] = [];
-  const observer = { commandEnded: () => {}, unreadable: (scope: string) => unreadable.push(scope) };
+  const observer = { commandEnded: () => {}, unreadable: (recordId: string) => unreadable.push(recordId) };
   const store = measured(ledger, clock, observer);
   const damaged = () => Promise.reject(new UnreadableRecord('the key holds another type of value'));
   Object.assign(register, { read: damaged, readMark: damaged, list: damaged, audit: damaged });
-  const { scope } = newRequest();
-  const asked = [store.readMark('protect'), store.list({ inDoubt: true, limit: 1 }), store.audit(scope)];
-  for (const answer of [...asked, store.get(scope)]) await expect(answer).rejects.toThrow(UnreadableRecord);
-  expect(unreadable).toEqual([scope]);
+  const { recordId } = newRequest();
+  const asked = [store.readMark('protect'), store.list({ inDoubt: true, limit: 1 }), store.audit(recordId)];
+  for (const answer of [...asked, store.get(recordId)])
+    await expect(answer).rejects.toThrow(UnreadableRecord);
+  expect(unreadable).toEqual([recordId]);
 });

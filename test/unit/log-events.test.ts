@@ -42,7 +42,7 @@ describe('the catalogue of log lines', () => {
       { level: 'warn' },
       { outcome: 'perhaps' },
     ];
-    const wrong = [...changes, { scope: '0'.repeat(64) }, { requestId: undefined }];
+    const wrong = [...changes, { recordId: '0'.repeat(64) }, { requestId: undefined }];
     const isRight = (line: object) =>
       mistakeIn(JSON.stringify(line), JSON.parse(JSON.stringify(line))) === undefined;
     for (const line of [request, { ...request, traceId: 'a'.repeat(32) }]) expect(isRight(line)).toBe(true);

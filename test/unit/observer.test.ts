@@ -6,7 +6,7 @@ import { eachRowInTurn } from '../support/each-row.ts';
 import { checkLine } from '../support/log-lines.ts';
 import { Scrape } from '../support/metrics.ts';
 
-const call = { scope: 'a'.repeat(64), merchant: 'M-1', operation: 'withdraw', requestId: 'request-1' };
+const call = { recordId: 'a'.repeat(64), merchant: 'M-1', operation: 'withdraw', requestId: 'request-1' };
 const withdraw = { operation: 'withdraw' };
 
 /** Events that are rare in other tests, and the series that counts each. */
@@ -18,7 +18,7 @@ const EVENTS: [name: string, labels: Record<string, string>, happen: (observer: 
   ['complete_late', withdraw, (seen) => seen.completeLate(call, new Error('no answer'))],
   ['lookups', { ...withdraw, result: 'failed' }, (seen) => seen.lookedUp('withdraw', 'failed')],
   ['key_probes', { result: 'overloaded' }, (seen) => seen.keyProbed('overloaded')],
-  ['unreadable_records', { reason: 'damaged' }, (seen) => seen.unreadable(call.scope, 'damaged', 'it is')],
+  ['unreadable_records', { reason: 'damaged' }, (seen) => seen.unreadable(call.recordId, 'damaged', 'it is')],
   ['complete_unreplicated', {}, (seen) => seen.unreplicated()],
   ['store_clock_steps', {}, (seen) => seen.clockStepped(5000)],
 ];

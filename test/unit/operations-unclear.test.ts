@@ -260,7 +260,7 @@ describe('a safe method', () => {
     expect(nameOf(operationsOf([show, action('withdraw')]), pay)).toBe('show');
     const other = { ...pay, url: `${INDEX}?action=pay` };
     expectUnclear(operationsOf([show, action('pay')]), other, { unclear: expect.stringContaining('pay') });
-    // An idempotency key has no effect on this operation, but its scope does.
+    // An idempotency key has no effect on this operation, but its record id does.
     expect(identify(both, { method: 'GET', url: `${INDEX}?action=refund` })).toMatchObject({
       ...{ unclear: expect.stringContaining('refund'), isProtected: false, keyRequired: false },
     });

@@ -15,7 +15,7 @@ export interface ConsoleObserver {
   /** Somebody tried to log in with a wrong token. An address that repeats it is reported once in five minutes. */
   wrongLogin(address: string): void;
   /** The stored body of a record was sent to the page. */
-  bodyRead(by: string, scope: string, address: string): void;
+  bodyRead(by: string, recordId: string, address: string): void;
 }
 
 /** Everything under `/console`: the session, the API and the page. The contract lists the requests. */

@@ -56,13 +56,13 @@ export function consoleRecords(ask: AskRecords, tools: Pick<AdminTools, 'clock' 
   const routes = Router();
   routes.route('/doubts').get(handlers.listDoubts).all(allowOnly('GET, HEAD'));
   routes.route('/records/find').post(json, handlers.find).all(allowOnly('POST'));
-  routes.route('/records/:scope').get(handlers.show).all(allowOnly('GET, HEAD'));
+  routes.route('/records/:recordId').get(handlers.show).all(allowOnly('GET, HEAD'));
   routes
-    .route('/records/:scope/body')
+    .route('/records/:recordId/body')
     .get(requirePermission('bodies'), handlers.showBody)
     .all(allowOnly('GET, HEAD'));
   routes
-    .route('/records/:scope/resolve')
+    .route('/records/:recordId/resolve')
     .post(requirePermission('resolve'), json, handlers.resolve)
     .all(allowOnly('POST'));
   return routes;
@@ -121,21 +121,25 @@ class RecordHandlers {
   };
 
   readonly show: RequestHandler = async (req, res) => {
-    const shown = await this.#found<ShownRecord>(res, { kind: 'show', scope: scopeIn(req) });
+    const shown = await this.#found<ShownRecord>(res, { kind: 'show', recordId: recordIdIn(req) });
     if (shown) res.json(foundView(shown, this.#clock.wallMs()));
   };
 
   readonly showBody: RequestHandler = async (req, res) => {
-    const scope = scopeIn(req);
-    const stored = await this.#found<StoredResponse>(res, { kind: 'body', scope, maxBytes: MAX_SHOWN_BYTES });
+    const recordId = recordIdIn(req);
+    const stored = await this.#found<StoredResponse>(res, {
+      kind: 'body',
+      recordId,
+      maxBytes: MAX_SHOWN_BYTES,
+    });
     if (!stored) return;
     const { response } = stored;
     if (!response) return refuse(res, 'no_body', 'It is not completed, or its response was not stored.');
     // Before it is sent, so that no body is read without a trace.
-    this.#observer.bodyRead(sessionOf(res).name, scope, req.socket.remoteAddress ?? 'unknown');
+    this.#observer.bodyRead(sessionOf(res).name, recordId, req.socket.remoteAddress ?? 'unknown');
     const { status, headers, body, bodyBytes } = response;
     res.json({
-      ...{ scope, status, headers: headerViews(headers, true), bodyBytes, body },
+      ...{ recordId, status, headers: headerViews(headers, true), bodyBytes, body },
       truncated: bodyBytes > MAX_SHOWN_BYTES,
     } satisfies StoredBody);
   };
@@ -146,11 +150,12 @@ class RecordHandlers {
     const { person, ...resolution } = data;
     const { name } = sessionOf(res);
     const by = person === undefined ? name : `${person} (${name})`;
-    const scope = scopeIn(req);
-    if (!(await this.#found(res, { kind: 'resolve', scope, by, ...resolution }))) return;
+    const recordId = recordIdIn(req);
+    if (!(await this.#found(res, { kind: 'resolve', recordId, by, ...resolution }))) return;
     // The key is resolved now. If the record cannot be read after that, the answer is a success without it.
-    const shown = await this.#ask({ kind: 'show', scope });
-    const after = shown.kind === 'found' ? (shown.value as ShownRecord) : { scope, record: null, audit: [] };
+    const shown = await this.#ask({ kind: 'show', recordId });
+    const after =
+      shown.kind === 'found' ? (shown.value as ShownRecord) : { recordId, record: null, audit: [] };
     res.json(foundView(after, this.#clock.wallMs()) satisfies ResolvedAnswer);
   };
 
@@ -164,4 +169,4 @@ class RecordHandlers {
   }
 }
 
-const scopeIn = (req: Request): string => String(req.params.scope);
+const recordIdIn = (req: Request): string => String(req.params.recordId);

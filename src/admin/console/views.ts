@@ -25,11 +25,11 @@ export function headView(record: RecordView, nowMs: number): RecordHeadView {
   };
 }
 
-export function foundView({ scope, record, audit }: ShownRecord, nowMs: number): FoundRecord {
+export function foundView({ recordId, record, audit }: ShownRecord, nowMs: number): FoundRecord {
   const { completion } = record ?? {};
   return {
     nowAt: new Date(nowMs).toISOString(),
-    scope,
+    recordId,
     record: record && headView(record, nowMs),
     ...(completion && { response: responseView(completion) }),
     timeline: timelineOf(record, audit),

@@ -59,19 +59,23 @@ function refusalOf({ why, detail, record }: Refusal): Exit {
 }
 
 /** The options that name one record. */
-export const RECORD_OPTIONS = { scope: TEXT, merchant: TEXT, key: TEXT, layer: TEXT, config: TEXT };
+export const RECORD_OPTIONS = { recordId: TEXT, merchant: TEXT, key: TEXT, layer: TEXT, config: TEXT };
 
 /** @throws {Exit} 64 unless the options name one record, in one way */
-export function namedScope(
-  { scope, merchant, key, ...options }: { [Name in keyof typeof RECORD_OPTIONS]?: string },
+export function namedRecordId(
+  { recordId, merchant, key, ...options }: { [Name in keyof typeof RECORD_OPTIONS]?: string },
   usage: string,
   terminal: Terminal,
 ): string {
   const { layer } = options;
-  if (scope !== undefined && [merchant, key, layer].every((option) => option === undefined)) return scope;
-  if (scope === undefined && merchant !== undefined && key !== undefined)
+  if (recordId !== undefined && [merchant, key, layer].every((option) => option === undefined))
+    return recordId;
+  if (recordId === undefined && merchant !== undefined && key !== undefined)
     return recordIdOf(layerOf(options, usage, terminal), merchant, key);
-  throw new Exit(`name one record: --scope, or --merchant and --key, and --layer if needed\n\n${usage}`, 64);
+  throw new Exit(
+    `name one record: --record-id, or --merchant and --key, and --layer if needed\n\n${usage}`,
+    64,
+  );
 }
 
 /** The largest idempotency.maxStoredBytes that the configuration allows. */

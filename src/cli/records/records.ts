@@ -11,8 +11,8 @@ import { show } from './show.ts';
 const USAGE = `oncegate records: list and show records, resolve keys in doubt, and move all records to another store.
 
   oncegate records list --config FILE [--in-doubt] [--limit N] [--json | --lines]
-  oncegate records show --config FILE (--scope S | --merchant M --key K [--layer L]) [--body] [--json]
-  oncegate records resolve --config FILE (--scope S | --merchant M --key K [--layer L]) --execution E --as completed|released --reason TEXT
+  oncegate records show --config FILE (--record-id ID | --merchant M --key K [--layer L]) [--body] [--json]
+  oncegate records resolve --config FILE (--record-id ID | --merchant M --key K [--layer L]) --execution E --as completed|released --reason TEXT
   oncegate records resolve-many --config FILE --from FILE --reason TEXT [--layer L] [--dry-run]
   oncegate records copy --from CONFIG --to CONFIG [--although-alive | --undo]
 
@@ -63,7 +63,7 @@ async function listUpTo(limit: number, desk: Desk, inDoubt: boolean, from?: stri
   do {
     const pageLimit = Math.min(limit - found.size, PAGE);
     const page = await ask<RecordsPage>(desk, { kind: 'list', inDoubt, limit: pageLimit, cursor });
-    for (const record of page.records) found.set(record.scope, record);
+    for (const record of page.records) found.set(record.recordId, record);
     cursor = page.cursor;
   } while (cursor !== undefined && found.size < limit);
   // Redis lists them in the order of its hashes.
@@ -79,14 +79,14 @@ function textOf({ records: found, cursor }: RecordsPage, inDoubt: boolean): stri
   const more = cursor === undefined ? '' : `There may be more: --cursor ${cursor}\n`;
   if (found.length === 0) return more || (inDoubt ? 'Nothing is in doubt.\n' : 'There are no records.\n');
   const rows = found.map(
-    ({ state, ownerGone, changedAt, merchant, operation, key, requestId, scope, reason }) => [
+    ({ state, ownerGone, changedAt, merchant, operation, key, requestId, recordId, reason }) => [
       ownerGone ? `${state}, owner gone` : state,
       ...(reason === undefined ? [changedAt, merchant, operation, key] : ['', '', '', reason]),
       requestId,
-      scope,
+      recordId,
     ],
   );
-  return table(['STATE', 'SINCE', 'MERCHANT', 'OPERATION', 'KEY', 'REQUEST ID', 'SCOPE'], rows) + more;
+  return table(['STATE', 'SINCE', 'MERCHANT', 'OPERATION', 'KEY', 'REQUEST ID', 'RECORD ID'], rows) + more;
 }
 
 function limitOf(text: string): number {

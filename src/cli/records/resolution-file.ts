@@ -6,7 +6,7 @@ import { readNamed } from './desk.ts';
 
 /** How one key is to be resolved. */
 export interface FileLine {
-  /** For people: merchant and key, or the scope. */
+  /** For people: merchant and key, or the record id. */
   name: string;
   request: Omit<ResolveRequest, 'by' | 'reason'>;
 }
@@ -33,7 +33,7 @@ const listed = {
 const lineSchema = z
   .strictObject({
     ...z.object(listed).partial().shape,
-    scope: z.string().optional(),
+    recordId: z.string().optional(),
     merchant: z.string().optional(),
     key: z.string().optional(),
     layer: z.string().regex(LAYER, LAYER_RULE).optional(),
@@ -48,11 +48,11 @@ const lineSchema = z
     }),
   })
   .refine(
-    ({ scope, merchant, key }) =>
+    ({ recordId, merchant, key }) =>
       merchant === undefined && key === undefined
-        ? scope !== undefined
+        ? recordId !== undefined
         : merchant !== undefined && key !== undefined,
-    { message: 'must have scope, or merchant and key' },
+    { message: 'must have `recordId`, or merchant and key' },
   );
 
 /**
@@ -82,12 +82,12 @@ export function readResolutions(path: string, layer: string): FileLine[] {
     } else {
       const line = lineOf(read.data, layer);
       if (!line) {
-        mistake('scope is not that of merchant, key and layer');
+        mistake('`recordId` is not that of merchant, key and layer');
         continue;
       }
-      const first = firstLines.get(line.request.scope);
+      const first = firstLines.get(line.request.recordId);
       if (first !== undefined) mistake(`is the same key as line ${first}`);
-      else firstLines.set(line.request.scope, i + 1);
+      else firstLines.set(line.request.recordId, i + 1);
       lines.push(line);
     }
   }
@@ -98,17 +98,18 @@ export function readResolutions(path: string, layer: string): FileLine[] {
   return lines;
 }
 
-/** Undefined: the line has the scope of another key. A listing, which names no layers, may have records of several ones. */
+/** Undefined: the line has the record id of another key. A listing, which names no layers, may have records of several ones. */
 function lineOf(line: z.infer<typeof lineSchema>, defaultLayer: string): FileLine | undefined {
   const { layer = defaultLayer, merchant = '', key = '', as, status, headers, body, execution } = line;
   const layers = line.layer === undefined ? [layer, ...Object.values(DEFAULT_LAYERS)] : [layer];
-  const scopes: string[] = layers.map((name) => recordIdOf(name, merchant, key));
-  if (line.scope !== undefined && line.key !== undefined && !scopes.includes(line.scope)) return undefined;
-  const scope = line.scope ?? (scopes[0] as string);
+  const recordIds: string[] = layers.map((name) => recordIdOf(name, merchant, key));
+  if (line.recordId !== undefined && line.key !== undefined && !recordIds.includes(line.recordId))
+    return undefined;
+  const recordId = line.recordId ?? (recordIds[0] as string);
   return {
-    name: line.key === undefined ? scope : `${merchant} ${key}`,
+    name: line.key === undefined ? recordId : `${merchant} ${key}`,
     request: {
-      ...{ scope, as, status, headers, execution },
+      ...{ recordId, as, status, headers, execution },
       body: body === undefined ? undefined : Buffer.from(body).toString('base64'),
     },
   };

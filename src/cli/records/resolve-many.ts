@@ -6,7 +6,7 @@ import type {
   ResolveRequest,
   ShownRecord,
 } from '../../doubts/records.ts';
-import type { Scope } from '../../lib/brands.ts';
+import type { RecordId } from '../../lib/brands.ts';
 import { Exit, FLAG, noteOf, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
 import { printable } from '../table.ts';
 import { layerOf, withDesk } from './desk.ts';
@@ -21,7 +21,7 @@ interrupted and repeated with the same file: a key that already is what its line
   --from FILE     one JSON object in each line:
                   {"merchant": "M-1", "key": "order-1", "execution": "8c1e…", "as": "completed", "status": 201,
                    "headers": ["Content-Type", "application/json"], "body": "{}"}
-                  {"scope": "1d9f…", "execution": "5b07…", "as": "released"}
+                  {"recordId": "1d9f…", "execution": "5b07…", "as": "released"}
                   A line of records list --lines serves, if you add "as" to it. "execution" is from there: the key is resolved only
                   if it still has that one, and was not executed again meanwhile. No key may be in two lines
   --layer L       the layer whose records the lines without "layer" name (default: idempotency.layer of the configuration; an embedded
@@ -139,7 +139,7 @@ async function resolveOne(desk: Desk, request: ResolveRequest, isDryRun: boolean
 
 /** An earlier run of this file did what the line says, or someone else did. Undefined: not so. @throws {StoreGone} */
 async function sameBefore(desk: Desk, request: ResolveRequest): Promise<Done | undefined> {
-  const answer = await desk.answer({ kind: 'show', scope: request.scope });
+  const answer = await desk.answer({ kind: 'show', recordId: request.recordId });
   if (answer.kind === 'refused' && answer.why === 'unavailable') throw new StoreGone(answer.detail);
   if (answer.kind === 'refused') return undefined;
   const { record, audit } = answer.value as ShownRecord;
@@ -168,10 +168,10 @@ function releasedBefore(
 /** Do retries get the response that the line has, or 409 `response_not_stored` if it has none? */
 async function hasResponse(
   desk: Desk,
-  { scope, completion }: RecordView,
+  { recordId, completion }: RecordView,
   { status, headers = [], body = '' }: ResolveRequest,
 ): Promise<boolean> {
   if (completion?.kind !== 'response') return completion !== undefined && status === undefined;
   if (completion.status !== status || completion.headers.join('\n') !== headers.join('\n')) return false;
-  return (await desk.bodyOf(scope as Scope))?.equals(Buffer.from(body, 'base64')) ?? false;
+  return (await desk.bodyOf(recordId as RecordId))?.equals(Buffer.from(body, 'base64')) ?? false;
 }

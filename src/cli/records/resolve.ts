@@ -1,8 +1,8 @@
 import type { ResolvedRecord, ResolveRequest } from '../../doubts/records.ts';
 import { Exit, noteOf, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
-import { ask, namedScope, RECORD_OPTIONS, readNamed, withDesk } from './desk.ts';
+import { ask, namedRecordId, RECORD_OPTIONS, readNamed, withDesk } from './desk.ts';
 
-const USAGE = `oncegate records resolve --config FILE (--scope S | --merchant M --key K [--layer L]) --execution E --as completed|released --reason TEXT
+const USAGE = `oncegate records resolve --config FILE (--record-id ID | --merchant M --key K [--layer L]) --execution E --as completed|released --reason TEXT
 
 Resolves a key in doubt: records what became of its request. Look into the books of the backend first.
 
@@ -33,7 +33,7 @@ export async function resolve(args: string[], terminal: Terminal): Promise<void>
   if (as !== 'completed' && as !== 'released')
     throw new Exit(`--as must be completed or released, not ${JSON.stringify(as)}`, 64);
   const request: ResolveRequest = {
-    scope: namedScope(options, USAGE, terminal),
+    recordId: namedRecordId(options, USAGE, terminal),
     as,
     ...noteOf(options, USAGE),
     status: options.status === undefined ? undefined : Number(options.status),
@@ -41,11 +41,11 @@ export async function resolve(args: string[], terminal: Terminal): Promise<void>
     body: options.body === undefined ? undefined : readNamed(options.body, 'body').toString('base64'),
     execution: required(options.execution, 'execution', USAGE),
   };
-  const { scope, from, to } = await withDesk(config, terminal, (desk) =>
+  const { recordId, from, to } = await withDesk(config, terminal, (desk) =>
     ask<ResolvedRecord>(desk, { kind: 'resolve', ...request }),
   );
   terminal.stdout.write(
-    `${from.operation} of ${from.merchant} was ${from.state} and is now ${to.as} (scope ${scope})\n`,
+    `${from.operation} of ${from.merchant} was ${from.state} and is now ${to.as} (recordId ${recordId})\n`,
   );
 }
 

@@ -1,10 +1,10 @@
 import type { RecordView, ShownRecord } from '../../doubts/records.ts';
-import type { Scope } from '../../lib/brands.ts';
+import type { RecordId } from '../../lib/brands.ts';
 import { Exit, FLAG, readArguments, required, type Terminal } from '../arguments.ts';
 import { printable, table } from '../table.ts';
-import { ask, namedScope, RECORD_OPTIONS, withDesk } from './desk.ts';
+import { ask, namedRecordId, RECORD_OPTIONS, withDesk } from './desk.ts';
 
-const USAGE = `oncegate records show --config FILE (--scope S | --merchant M --key K [--layer L]) [--body] [--json]
+const USAGE = `oncegate records show --config FILE (--record-id ID | --merchant M --key K [--layer L]) [--body] [--json]
 
 Prints a record without its body, and its audit trail: who resolved it, and why.
 
@@ -17,11 +17,11 @@ const OPTIONS = { ...RECORD_OPTIONS, body: FLAG, json: FLAG };
 
 export async function show(args: string[], terminal: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
-  const scope = namedScope(options, USAGE, terminal);
+  const recordId = namedRecordId(options, USAGE, terminal);
   await withDesk(required(options.config, 'config', USAGE), terminal, async (desk) => {
-    const shown = await ask<ShownRecord>(desk, { kind: 'show', scope });
+    const shown = await ask<ShownRecord>(desk, { kind: 'show', recordId });
     if (options.body) {
-      const body = await desk.bodyOf(scope as Scope);
+      const body = await desk.bodyOf(recordId as RecordId);
       if (!body) throw new Exit('The record has no stored body.', 1);
       terminal.stdout.write(body);
     } else terminal.stdout.write(options.json ? `${JSON.stringify(shown, null, 2)}\n` : textOf(shown));
@@ -41,7 +41,8 @@ function textOf({ record, audit }: ShownRecord): string {
 }
 
 function recordText({ completion, state, ownerGone, encryptionKeyId, ...record }: RecordView): string {
-  const { merchant, operation, key, requestId, gatewayId, execution, createdAt, changedAt, scope } = record;
+  const { merchant, operation, key, requestId, gatewayId, execution, createdAt, changedAt, recordId } =
+    record;
   const { fingerprint, expiresAt, cause, sentAgain } = record;
   const fields = {
     merchant,
@@ -55,7 +56,7 @@ function recordText({ completion, state, ownerGone, encryptionKeyId, ...record }
     'changed at': changedAt,
     'expires at': expiresAt && `${expiresAt} or later, unless it changes: its key is new then`,
     fingerprint,
-    scope,
+    recordId,
   };
   const rows: [string, string | undefined][] = [
     ['state', ownerGone ? `${state}, owner gone` : state],

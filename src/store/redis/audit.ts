@@ -3,7 +3,7 @@ import { type AuditRecord, UnreadableRecord } from '../contract.ts';
 /** Changes with what an older gateway would misread. */
 const FORMAT = 1;
 
-/** One line of a scope's audit trail, as JSON. */
+/** One line of a key's audit trail, as JSON. */
 export const encodeAudit = (record: AuditRecord): Buffer =>
   Buffer.from(JSON.stringify({ format: FORMAT, ...record }));
 

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { Command, Redis } from 'ioredis';
-import type { Scope } from '../../lib/brands.ts';
+import type { RecordId } from '../../lib/brands.ts';
 import { programFile } from '../../lib/program-files.ts';
 import {
   STORE_FORMAT,
@@ -241,7 +241,7 @@ export class Names {
 
 /** An id as names have it: a third shorter in Redis' memory. */
 export const shortOf = (id: string): string => Buffer.from(id, 'hex').toString('base64url');
-export const idOf = (short: string): Scope => Buffer.from(short, 'base64url').toString('hex') as Scope;
+export const idOf = (short: string): RecordId => Buffer.from(short, 'base64url').toString('hex') as RecordId;
 
 export const leaseOf = (record: string): string => `${record}:lease`;
 export const auditOf = (record: string): string => `${record}:audit`;

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { Cluster } from 'ioredis';
-import type { Scope } from '../../lib/brands.ts';
+import type { RecordId } from '../../lib/brands.ts';
 import { AUDIT_RETENTION_MS, type AuditRecord } from '../contract.ts';
 import type { CopyMark, CopyRegister, FoundMark } from '../register.ts';
 import { decodeCopyMark, encodeCopyMark } from '../register.ts';
@@ -60,7 +60,7 @@ export class RedisCopyRegister implements CopyRegister {
     return scanAll(this.register, KEYS_PER_SCAN);
   }
 
-  async putAudit(id: Scope, audit: readonly AuditRecord[]): Promise<void> {
+  async putAudit(id: RecordId, audit: readonly AuditRecord[]): Promise<void> {
     const { commands, names } = this.register;
     const name = auditOf(names.recordOf(id));
     const draft = `${name}:draft`;

@@ -1,5 +1,5 @@
 import type { Redis } from 'ioredis';
-import type { Scope } from '../../lib/brands.ts';
+import type { RecordId } from '../../lib/brands.ts';
 import { decodeHead, decodeRecord, HEAD_BYTES } from '../codec.ts';
 import { type ResolutionCount, UnknownCursor, UnreadableRecord } from '../contract.ts';
 import type { KeyRecord, Listed, OpenCount, Page, Replace, Scanned } from '../register.ts';
@@ -28,7 +28,7 @@ interface Entry {
   /** What the names of its partition begin with. */
   start: string;
   text: string;
-  id: Scope;
+  id: RecordId;
   score: number;
 }
 
@@ -94,7 +94,7 @@ const isOpen = (listed: Listed | undefined): listed is Listed =>
   listed !== undefined && (listed.unreadable !== undefined || listed.head.state !== 'completed');
 
 /** Undefined: there is no record. */
-async function listedOf(register: RedisRegister, id: Scope): Promise<Listed | undefined> {
+async function listedOf(register: RedisRegister, id: RecordId): Promise<Listed | undefined> {
   const { client } = register.commands;
   const key = register.names.recordOf(id);
   try {
@@ -146,7 +146,7 @@ async function scanRecords(register: RedisRegister, limit: number, cursor?: stri
       pending = found.filter(({ kind }) => kind === 'record').map(({ id }) => id);
       examined += count;
     }
-    const some = pending.splice(0, limit - records.length) as Scope[];
+    const some = pending.splice(0, limit - records.length) as RecordId[];
     const listed = await Promise.all(some.map((id) => listedOf(register, id)));
     records.push(...listed.filter((one) => one !== undefined));
   }
@@ -181,7 +181,7 @@ export async function countOpen(
 ): Promise<OpenCount> {
   const { client } = register.commands;
   const inDoubt: OpenCount['inDoubt'] = new Map();
-  const old: Scope[] = [];
+  const old: RecordId[] = [];
   const resolved = new Map<string, number>();
   for (const starts of groupsOf(register)) {
     signal?.throwIfAborted();
@@ -231,7 +231,7 @@ export async function repairIndex(register: RedisRegister, report: (records: num
   }
 }
 
-async function addToIndex(register: RedisRegister, id: Scope): Promise<void> {
+async function addToIndex(register: RedisRegister, id: RecordId): Promise<void> {
   const listed = await listedOf(register, id);
   if (!isOpen(listed) || listed.unreadable !== undefined) return;
   const [start, score] = [register.names.startOf(id), scoreOf(listed.head)];

@@ -1,5 +1,5 @@
 import Redlock, { type Lock } from 'redlock';
-import type { Scope, Token } from '../../lib/brands.ts';
+import type { RecordId, Token } from '../../lib/brands.ts';
 import type { ClientTls } from '../../lib/client-tls.ts';
 import type { Clock } from '../../lib/clock.ts';
 import { systemRandom } from '../../lib/random.ts';
@@ -65,7 +65,7 @@ const WATCHED_OF_CLUSTER = 64;
 export class RedisRegister implements Register {
   readonly replicates: boolean;
   /** Only with lock nodes: a script cannot ask them. */
-  readonly isLeased?: (id: Scope) => Promise<boolean>;
+  readonly isLeased?: (id: RecordId) => Promise<boolean>;
   readonly #options: RedisOptions;
   readonly #client: RedisClient;
   readonly #lockClients: RedisClient[];
@@ -133,7 +133,7 @@ export class RedisRegister implements Register {
     for (const event of ['ready', '+node']) this.#client.on(event, act);
   }
 
-  create(id: Scope, { record, expiresInMs }: Create): Promise<Answer> {
+  create(id: RecordId, { record, expiresInMs }: Create): Promise<Answer> {
     const { refusal } = this.#health;
     if (refusal) return Promise.reject(new StoreUnavailable(refusal, NOT_WRITTEN));
     const start = this.names.startOf(id);
@@ -152,7 +152,7 @@ export class RedisRegister implements Register {
     return answer.catch(async (error) => ({ done: false, held: await this.#whileMoving(key, error) }));
   }
 
-  replace(id: Scope, write: Replace): Promise<Answer> {
+  replace(id: RecordId, write: Replace): Promise<Answer> {
     const { revision, record, operation, expiresInMs, endLeaseOf, unlessLeased, unlessClosed } = write;
     const { voidToken, audit, counted, mayBeLost } = write;
     const waits = this.replicates && !mayBeLost;
@@ -192,7 +192,7 @@ export class RedisRegister implements Register {
     return answer;
   }
 
-  read(id: Scope, mustLast = false): Promise<Seen | undefined> {
+  read(id: RecordId, mustLast = false): Promise<Seen | undefined> {
     const key = this.names.recordOf(id);
     const keys = [key, leaseOf(key)];
     const answer =
@@ -203,7 +203,7 @@ export class RedisRegister implements Register {
     return this.#isCluster ? seen.catch((error) => this.#whileMoving(key, error)) : seen;
   }
 
-  async renew(id: Scope, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
+  async renew(id: RecordId, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
     const owner = token.toString('latin1');
     const lease = this.#leases.get(owner) ?? {};
     this.#leases.set(owner, lease);
@@ -218,7 +218,7 @@ export class RedisRegister implements Register {
   }
 
   /** Redis may not know of it, so the lease then lapses after its time. */
-  async endLease(_id: Scope, token: Token): Promise<void> {
+  async endLease(_id: RecordId, token: Token): Promise<void> {
     const owner = token.toString('latin1');
     const lease = this.#leases.get(owner);
     this.#leases.delete(owner);
@@ -226,7 +226,7 @@ export class RedisRegister implements Register {
   }
 
   /** A node that does not answer counts as yes, so that no living owner is taken for dead. */
-  async #isLeasedOnNodes(id: Scope): Promise<boolean> {
+  async #isLeasedOnNodes(id: RecordId): Promise<boolean> {
     const name = leaseOf(this.names.recordOf(id));
     const answers = await Promise.all(this.#lockClients.map((node) => node.exists(name).catch(() => 1)));
     return answers.filter((answer) => answer > 0).length > answers.length / 2;
@@ -236,7 +236,7 @@ export class RedisRegister implements Register {
   #leaseValueToEnd(token: Token): string {
     if (this.#leases.size === 0) return '';
     const lock = this.#leases.get(token.toString('latin1'))?.lock;
-    if (this.isLeased) void this.endLease('' as Scope, token);
+    if (this.isLeased) void this.endLease('' as RecordId, token);
     else this.#leases.delete(token.toString('latin1'));
     return this.isLeased ? '' : (lock?.value ?? '');
   }
@@ -254,7 +254,7 @@ export class RedisRegister implements Register {
     return this.commands.call(() => repairIndex(this, report));
   }
 
-  async audit(id: Scope): Promise<AuditRecord[]> {
+  async audit(id: RecordId): Promise<AuditRecord[]> {
     const key = auditOf(this.names.recordOf(id));
     return (await this.commands.call(() => this.#client.lrange(key, 0, -1))).map(decodeAudit);
   }

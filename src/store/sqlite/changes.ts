@@ -1,5 +1,5 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
-import type { Scope } from '../../lib/brands.ts';
+import type { RecordId } from '../../lib/brands.ts';
 import { layout } from '../codec.ts';
 import { AUDIT_RETENTION_MS, MARK_LASTS_MS, UnreadableRecord, VOID_TOKEN_MS } from '../contract.ts';
 import type { Create, Replace } from '../register.ts';
@@ -24,7 +24,7 @@ const CREATE: Partial<Replace> = { unlessClosed: true };
  * The values of the command `write`. What is left of a lifetime was counted at `runningMs`, when the write was asked for: it does
  * not begin to count when the commit before this one has ended. Rounded up, so that a record never seems older than it is.
  */
-export function valuesOfWrite(id: Scope, write: Create | Replace, runningMs: number): Value[] {
+export function valuesOfWrite(id: RecordId, write: Create | Replace, runningMs: number): Value[] {
   const { record, expiresInMs } = write;
   const isCreate = write.kind === 'create';
   const { revision = null, endLeaseOf = null, voidToken = null, ...along } = isCreate ? CREATE : write;

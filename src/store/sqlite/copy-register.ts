@@ -1,6 +1,6 @@
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
-import type { Scope } from '../../lib/brands.ts';
+import type { RecordId } from '../../lib/brands.ts';
 import { AUDIT_RETENTION_MS, type AuditRecord } from '../contract.ts';
 import type { CopyMark, CopyRegister, FoundMark } from '../register.ts';
 import { decodeCopyMark, encodeCopyMark } from '../register.ts';
@@ -52,13 +52,13 @@ export class SqliteCopyRegister implements CopyRegister {
       let after: Uint8Array = Buffer.of();
       do {
         page = this.#run(select, after, ROWS_PER_PAGE) as typeof page;
-        yield page.map(({ record_id }) => ({ id: Buffer.from(record_id).toString('hex') as Scope, kind }));
+        yield page.map(({ record_id }) => ({ id: Buffer.from(record_id).toString('hex') as RecordId, kind }));
         after = page.at(-1)?.record_id ?? after;
       } while (page.length === ROWS_PER_PAGE);
     }
   }
 
-  async putAudit(id: Scope, audit: readonly AuditRecord[]): Promise<void> {
+  async putAudit(id: RecordId, audit: readonly AuditRecord[]): Promise<void> {
     const insert = `INSERT INTO audit (record_id, entry, expires_at) SELECT ?1, value, ?3 FROM json_each(?2)
       WHERE NOT EXISTS (SELECT 1 FROM audit WHERE record_id = ?1)`;
     const entries = JSON.stringify(audit.map((entry) => JSON.stringify(entry)));

@@ -1,5 +1,5 @@
 import type { SQLOutputValue, StatementSync } from 'node:sqlite';
-import type { Scope } from '../../lib/brands.ts';
+import type { RecordId } from '../../lib/brands.ts';
 import { decodeHead, encodeRecord, LONGEST_RETENTION_MS } from '../codec.ts';
 import { type Mode, UnreadableRecord, type UsedMark } from '../contract.ts';
 import type { Held, KeyRecord } from '../register.ts';
@@ -29,7 +29,7 @@ export const OWNER_IS_DEAD = -1;
 const ID = Buffer.alloc(32);
 
 /** The bytes of a record id, until the next call: SQLite and a batch copy them at once. A new buffer each time costs more than the copy. */
-export function idBytes(id: Scope): Buffer {
+export function idBytes(id: RecordId): Buffer {
   ID.write(id, 'hex');
   return ID;
 }

@@ -1,6 +1,6 @@
 import { DatabaseSync, type StatementSync } from 'node:sqlite';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
-import type { Scope, Token } from '../../lib/brands.ts';
+import type { RecordId, Token } from '../../lib/brands.ts';
 import type { Clock } from '../../lib/clock.ts';
 import { systemRandom } from '../../lib/random.ts';
 import {
@@ -68,7 +68,7 @@ type CountOptions = Parameters<Register['countOpen']>[0];
 type Found = [
   due: string,
   id: number,
-  record: Scope,
+  record: RecordId,
   operation: string,
   state: string,
   createdAtMs: number | null,
@@ -147,7 +147,7 @@ export class SqliteRegister implements Register {
    * Most retries find their record here, and need no write. The first request with a key goes to the writer thread at once: each
    * commit empties the cache of this connection, so a read that finds nothing costs a fifth of a payout.
    */
-  create(id: Scope, write: Create): Promise<Reply> {
+  create(id: RecordId, write: Create): Promise<Reply> {
     // A replay needs no write, so it is answered while none succeeds.
     if (this.#isNew(id)) return this.#write(id, write).catch((error: unknown) => this.#orHeld(id, error));
     try {
@@ -160,19 +160,19 @@ export class SqliteRegister implements Register {
     return this.#write(id, write);
   }
 
-  replace(id: Scope, write: Replace): Promise<Reply> {
+  replace(id: RecordId, write: Replace): Promise<Reply> {
     return this.#write(id, write);
   }
 
-  read(id: Scope): Promise<Seen | undefined> {
+  read(id: RecordId): Promise<Seen | undefined> {
     return this.#reading(() => this.#see(id));
   }
 
-  renew(id: Scope, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
+  renew(id: RecordId, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
     return this.#writer.ask(COMMANDS.renew, () => [idBytes(id), token, leaseMs]);
   }
 
-  async endLease(id: Scope, token: Token): Promise<void> {
+  async endLease(id: RecordId, token: Token): Promise<void> {
     await this.#writer.ask(COMMANDS.endLease, () => [idBytes(id), token]);
   }
 
@@ -184,7 +184,7 @@ export class SqliteRegister implements Register {
     return this.#reading(() => this.#count(options));
   }
 
-  audit(id: Scope): Promise<AuditRecord[]> {
+  audit(id: RecordId): Promise<AuditRecord[]> {
     return this.#reading(() => {
       const sql = 'SELECT entry FROM audit WHERE record_id = ? AND expires_at > ? ORDER BY id';
       const rows = this.#prepare(sql).all(idBytes(id), this.runningMs) as unknown as [string][];
@@ -229,7 +229,7 @@ export class SqliteRegister implements Register {
   }
 
   /** Without an async function, which would add a promise to each write. */
-  #write(id: Scope, write: Create | Replace): Promise<Reply> {
+  #write(id: RecordId, write: Create | Replace): Promise<Reply> {
     const isExecution =
       write.kind === 'create' || (write.unlessClosed && write.record?.state === 'executing');
     const refusing = isExecution ? this.refusing : undefined;
@@ -251,7 +251,7 @@ export class SqliteRegister implements Register {
   }
 
   /** Has this process surely not seen the id lately? Notes that it has. */
-  #isNew(id: Scope): boolean {
+  #isNew(id: RecordId): boolean {
     const bucket = Number.parseInt(id.slice(0, BUCKET_DIGITS), 16);
     if (this.#seen[bucket]) return false;
     if (++this.#numberSeen > this.#seen.length / 4) {
@@ -262,14 +262,14 @@ export class SqliteRegister implements Register {
     return true;
   }
 
-  async #orHeld(id: Scope, error: unknown): Promise<Reply> {
+  async #orHeld(id: RecordId, error: unknown): Promise<Reply> {
     const isWritten = !(error instanceof StoreUnavailable) || error.maybeWritten;
     const held = isWritten ? undefined : await this.read(id);
     if (!held) throw error;
     return { done: false, held };
   }
 
-  #see(id: Scope): Held | undefined {
+  #see(id: RecordId): Held | undefined {
     return readSelected(this.#select, idBytes(id), this.runningMs);
   }
 
@@ -384,7 +384,7 @@ function lockOut(file: string): DatabaseSync {
 }
 
 /** Undefined: the row has expired, or was removed meanwhile. */
-function listedAs(id: Scope, select: StatementSync, row: number, runningMs: number): Listed | undefined {
+function listedAs(id: RecordId, select: StatementSync, row: number, runningMs: number): Listed | undefined {
   try {
     const held = readSelected(select, row, runningMs);
     if (!held) return undefined;

@@ -190,10 +190,10 @@ it('store repair-index finds keys in doubt again whose index is gone, and says t
   const repair = (store: unknown) =>
     run(['store', 'repair-index', '--config', configFile({ ...config, store })]);
   const store = await storeForTest({ kind: 'redis', url: redis.url, prefix: 'oncegate' });
-  const { scope } = await bring(store, 'in_doubt');
+  const { recordId } = await bring(store, 'in_doubt');
   const inDoubt = async () => (await store.list({ inDoubt: true, limit: 10 })).records.length;
   const [index = ''] = (await redis.admin.keys('*:open')).filter((name) =>
-    new Names('oncegate').recordOf(scope).startsWith(name.replace(/open$/, '')),
+    new Names('oncegate').recordOf(recordId).startsWith(name.replace(/open$/, '')),
   );
   await redis.admin.del(index);
   expect(await inDoubt()).toBe(0);

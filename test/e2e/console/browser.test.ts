@@ -124,7 +124,7 @@ describe('the console in Chromium', () => {
     expect(await checks.textContent()).toMatch(/store✓ Well: sqlite.*upstream✓ Well: reachable.*keys✓ Well/);
   });
 
-  it('looks a key up by merchant and key, and by its scope', async () => {
+  it('looks a key up by merchant and key, and by its recordId', async () => {
     const { page } = admin;
     const key = `order-${randomUUID()}`;
     const { headers } = await withdraw(gateway.url, { key });
@@ -147,10 +147,10 @@ describe('the console in Chromium', () => {
       expect.stringContaining('completed'),
     ]);
     expect(text).toContain('Your token does not permit to see the body.');
-    const scope = /#\/lookup\/([0-9a-f]{64})$/.exec(page.url())?.[1] ?? '';
+    const recordId = /#\/lookup\/([0-9a-f]{64})$/.exec(page.url())?.[1] ?? '';
     await page.getByRole('link', { name: 'Overview' }).click();
     await page.getByRole('link', { name: 'Look up' }).click();
-    await page.getByLabel('Scope', { exact: true }).fill(scope);
+    await page.getByLabel('Record id', { exact: true }).fill(recordId);
     await page.keyboard.press('Enter');
     await record.waitFor();
   });
@@ -235,10 +235,10 @@ describe('the console in Chromium', () => {
     await openDialog(admin, key);
     const authorization = { Authorization: `Bearer ${ADMIN_TOKEN}`, 'Content-Type': 'application/json' };
     const list = await send(gateway.adminUrl, { path: '/records?in_doubt=true', headers: authorization });
-    const { records } = list.json<{ records: { scope: string; key: string; execution: string }[] }>();
-    const { scope, execution } = records.find((record) => record.key === key) ?? {};
+    const { records } = list.json<{ records: { recordId: string; key: string; execution: string }[] }>();
+    const { recordId, execution } = records.find((record) => record.key === key) ?? {};
     const other = { execution, as: 'completed', by: 'somebody else', reason: 'the books', status: 202 };
-    const path = `/records/${scope}/resolve`;
+    const path = `/records/${recordId}/resolve`;
     const body = JSON.stringify(other);
     expect(
       (await send(gateway.adminUrl, { method: 'POST', path, headers: authorization, body })).status,
@@ -411,16 +411,16 @@ describe('the console in Chromium', () => {
 
   it('had no error in the console, no violation of the policy, and no request to another origin', () => {
     expect(admin.troubles.filter((text) => !text.includes('ERR_CONNECTION_REFUSED'))).toEqual([]);
-    const scopes = [...admin.refusals]
-      .map((refusal) => refusal.replace(/[0-9a-f]{64}/, 'SCOPE'))
+    const asked = [...admin.refusals]
+      .map((refusal) => refusal.replace(/[0-9a-f]{64}/, 'RECORD_ID'))
       // Whichever asked first after the session had ended.
       .map((refusal) => refusal.replace(/api\/\w+ 401$/, 'api/... 401'));
-    expect(new Set(scopes)).toEqual(
+    expect(new Set(asked)).toEqual(
       new Set([
         'GET /console/session 401',
         'POST /console/session 401',
         'POST /console/api/records/find 404',
-        'POST /console/api/records/SCOPE/resolve 409',
+        'POST /console/api/records/RECORD_ID/resolve 409',
         'GET /console/api/... 401',
       ]),
     );

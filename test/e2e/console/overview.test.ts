@@ -22,10 +22,10 @@ it('the overview needs attention until the last key in doubt is resolved, and wh
     state: 'warning',
     doubts: { keys: 1, countedAt: expect.stringMatching(/^\d{4}-/) },
   });
-  const { scope, record } = await browser.api<FoundRecord>('records/find', {
+  const { recordId, record } = await browser.api<FoundRecord>('records/find', {
     json: { merchant: 'M-ALPHA', key },
   });
-  await browser.api(`records/${scope}/resolve`, {
+  await browser.api(`records/${recordId}/resolve`, {
     json: { as: 'completed', execution: record?.execution, reason: 'books' },
   });
   const build = { version: expect.stringMatching(/^\d/) };

@@ -42,18 +42,24 @@ async function inDoubt(
   return { ...found, key, execution: String(found.record?.execution) };
 }
 
-const resolve = (browser: TestBrowser, scope: string, json: object) =>
-  browser.request(`api/records/${scope}/resolve`, { json });
+const resolve = (browser: TestBrowser, recordId: string, json: object) =>
+  browser.request(`api/records/${recordId}/resolve`, { json });
 
 describe('a key in doubt', () => {
   it('is listed, and resolved', async () => {
-    const { key, scope, execution } = await inDoubt();
+    const { key, recordId, execution } = await inDoubt();
     const { records } = await admin.api<DoubtsPage>('doubts');
     const listed = records.find((record) => record.key === key);
-    expect(listed).toMatchObject({ scope, execution, state: 'in_doubt', inDoubt: true, merchant: 'M-ALPHA' });
+    expect(listed).toMatchObject({
+      recordId,
+      execution,
+      state: 'in_doubt',
+      inDoubt: true,
+      merchant: 'M-ALPHA',
+    });
     expect(listed?.inDoubtMs).toBeLessThan(60_000);
 
-    const answer = await resolve(admin, scope, {
+    const answer = await resolve(admin, recordId, {
       ...{ as: 'completed', execution, reason: 'ledger entry 77', person: ' Ada Lovelace ', status: 201 },
       headers: { 'Content-Type': 'application/json', 'Set-Cookie': ['a=1'] },
       body: Buffer.from('{"id":7}').toString('base64'),
@@ -92,7 +98,7 @@ describe('a key in doubt', () => {
   });
 
   it('is not resolved twice, without a reason, for another execution, or without the permission', async () => {
-    const { scope, execution } = await inDoubt();
+    const { recordId, execution } = await inDoubt();
     const good = { as: 'completed', execution, reason: 'books' };
     const cases: [expected: string, json: object][] = [
       // The fields that /records has too are tried there.
@@ -104,11 +110,11 @@ describe('a key in doubt', () => {
       ['409 changed', { ...good, execution: '0123456789abcdef' }],
     ];
     for (const [expected, json] of cases)
-      expect(codeOf(await resolve(admin, scope, json)), JSON.stringify(json)).toBe(expected);
+      expect(codeOf(await resolve(admin, recordId, json)), JSON.stringify(json)).toBe(expected);
     for (const browser of [support, await loggedIn(stack.adminUrl, READER_TOKEN)])
-      expect(codeOf(await resolve(browser, scope, good))).toBe('403 not_permitted');
-    expect((await resolve(admin, scope, good)).status).toBe(200);
-    const again = await resolve(admin, scope, { ...good, as: 'released' });
+      expect(codeOf(await resolve(browser, recordId, good))).toBe('403 not_permitted');
+    expect((await resolve(admin, recordId, good)).status).toBe(200);
+    const again = await resolve(admin, recordId, { ...good, as: 'released' });
     expect(codeOf(again)).toBe('409 changed');
     expect(again.json<ConsoleProblem & Record<string, unknown>>().record?.state).toBe('completed');
   });
@@ -120,7 +126,7 @@ describe('the look-up of a key', () => {
     await withdraw(stack.url, { key });
     const found = await find(await loggedIn(stack.adminUrl, READER_TOKEN), key);
     expect(found).toMatchObject({
-      scope: recordIdOf('gateway', 'M-ALPHA', key),
+      recordId: recordIdOf('gateway', 'M-ALPHA', key),
       record: {
         ...{ state: 'completed', inDoubt: false, merchant: 'M-ALPHA', operation: 'withdraw', key },
         ...{ encryptionKeyId: 'e1', fingerprint: expect.stringMatching(/^[0-9a-f]{64}$/) },
@@ -134,18 +140,18 @@ describe('the look-up of a key', () => {
       name: expect.stringMatching(/^content-type$/i),
       value: expect.any(String),
     });
-    expect(await admin.api(`records/${found.scope}`)).toMatchObject({ scope: found.scope });
+    expect(await admin.api(`records/${found.recordId}`)).toMatchObject({ recordId: found.recordId });
     const ofLayer = { merchant: 'M-ALPHA', key, layer: 'middleware' };
     expect(codeOf(await admin.request('api/records/find', { json: ofLayer }))).toBe('404 absent');
     const named = { ...ofLayer, layer: 'gateway' };
-    expect(await admin.api('records/find', { json: named })).toMatchObject({ scope: found.scope });
+    expect(await admin.api('records/find', { json: named })).toMatchObject({ recordId: found.recordId });
   });
 
   it('hides headers that may hold a secret, except with the permission', async () => {
-    const { scope, execution } = await inDoubt();
+    const { recordId, execution } = await inDoubt();
     const headers = { 'X-Session-Token': 'hunter2', 'Content-Type': 'text/plain' };
-    await resolve(admin, scope, { as: 'completed', execution, reason: 'books', status: 200, headers });
-    expect(await admin.api(`records/${scope}`)).toMatchObject({
+    await resolve(admin, recordId, { as: 'completed', execution, reason: 'books', status: 200, headers });
+    expect(await admin.api(`records/${recordId}`)).toMatchObject({
       response: {
         headers: [
           { name: 'X-Session-Token', value: null },
@@ -153,17 +159,17 @@ describe('the look-up of a key', () => {
         ],
       },
     });
-    const { headers: all } = await support.api<StoredBody>(`records/${scope}/body`);
+    const { headers: all } = await support.api<StoredBody>(`records/${recordId}/body`);
     expect(all).toContainEqual({ name: 'X-Session-Token', value: 'hunter2' });
     expect(admin.answers.filter(({ body }) => body.includes('hunter2'))).toEqual([]);
   });
 
   it('refuses what is not a key', async () => {
-    const scope = '0'.repeat(64);
+    const recordId = '0'.repeat(64);
     const cases: [expected: string, path: string, json?: object][] = [
       ['404 absent', 'records/find', { merchant: 'M-ALPHA', key: 'none' }],
-      ['404 absent', `records/${scope}`],
-      ['404 absent', `records/${scope}/resolve`, { as: 'released', execution: 'x', reason: 'y' }],
+      ['404 absent', `records/${recordId}`],
+      ['404 absent', `records/${recordId}/resolve`, { as: 'released', execution: 'x', reason: 'y' }],
       ['400 invalid', 'records/xyz'],
       ['400 invalid', 'records/%zz'],
       ['400 invalid', 'records/find', { merchant: 'M-ALPHA' }],
@@ -184,31 +190,31 @@ describe('a stored body', () => {
   it('is shown with the permission only, decrypted, and the log says to whom', async () => {
     const key = randomUUID();
     const { body } = await withdraw(stack.url, { key });
-    const scope = recordIdOf('gateway', 'M-ALPHA', key);
-    expect(codeOf(await admin.request(`api/records/${scope}/body`))).toBe('403 not_permitted');
+    const recordId = recordIdOf('gateway', 'M-ALPHA', key);
+    expect(codeOf(await admin.request(`api/records/${recordId}/body`))).toBe('403 not_permitted');
     const reads = () => stack.log.filter(({ msg }) => msg === 'a stored response was read in the console');
     const before = reads().length;
-    const stored = await support.api<StoredBody>(`records/${scope}/body`);
-    expect(stored).toMatchObject({ scope, status: 201, bodyBytes: body.length, truncated: false });
+    const stored = await support.api<StoredBody>(`records/${recordId}/body`);
+    expect(stored).toMatchObject({ recordId, status: 201, bodyBytes: body.length, truncated: false });
     expect(Buffer.from(stored.body, 'base64')).toEqual(body);
-    expect(reads().slice(before)).toMatchObject([{ by: 'support', scope, client: '127.0.0.1' }]);
+    expect(reads().slice(before)).toMatchObject([{ by: 'support', recordId, client: '127.0.0.1' }]);
   });
 
   it('is cut after a MiB, and absent from a tombstone and from a key in doubt', async () => {
-    const { scope, execution } = await inDoubt();
-    expect(codeOf(await support.request(`api/records/${scope}/body`))).toBe('404 no_body');
-    await resolve(admin, scope, { as: 'completed', execution, reason: 'books' });
-    expect(codeOf(await support.request(`api/records/${scope}/body`))).toBe('404 no_body');
+    const { recordId, execution } = await inDoubt();
+    expect(codeOf(await support.request(`api/records/${recordId}/body`))).toBe('404 no_body');
+    await resolve(admin, recordId, { as: 'completed', execution, reason: 'books' });
+    expect(codeOf(await support.request(`api/records/${recordId}/body`))).toBe('404 no_body');
     const none = '0'.repeat(64);
     expect(codeOf(await support.request(`api/records/${none}/body`))).toBe('404 absent');
     const large = await inDoubt();
     const bytes = Buffer.alloc(1_048_580, 'a');
-    const answer = await resolve(admin, large.scope, {
+    const answer = await resolve(admin, large.recordId, {
       ...{ as: 'completed', execution: large.execution, reason: 'books', status: 200 },
       body: bytes.toString('base64'),
     });
     expect(answer.status).toBe(200);
-    const stored = await support.api<StoredBody>(`records/${large.scope}/body`);
+    const stored = await support.api<StoredBody>(`records/${large.recordId}/body`);
     expect([stored.bodyBytes, stored.truncated]).toEqual([bytes.length, true]);
     expect(Buffer.from(stored.body, 'base64').length).toBe(1_048_576);
   });
@@ -220,8 +226,8 @@ describe('a stored body', () => {
     const store = { ...stack.config.store, encryption: other } as Stack['config']['store'];
     const gateway = await openGateway({ ...stack.config, store });
     const browser = await loggedIn(gateway.adminUrl, SUPPORT_TOKEN);
-    const scope = recordIdOf('gateway', 'M-ALPHA', key);
-    for (const path of [`records/${scope}`, `records/${scope}/body`])
+    const recordId = recordIdOf('gateway', 'M-ALPHA', key);
+    for (const path of [`records/${recordId}`, `records/${recordId}/body`])
       expect(codeOf(await browser.request(`api/${path}`))).toBe('500 unreadable');
     const unavailable = { status: 503, code: 'store_unavailable', retryAfter: 1 } as const;
     expectProblem(await withdraw(gateway.url, { key }), unavailable);

@@ -183,10 +183,11 @@ it('no answer has a secret of the configuration, of a merchant, or of another se
   for (const token of [ADMIN_TOKEN, SUPPORT_TOKEN]) {
     const browser = await loggedIn(stack.adminUrl, token);
     for (const [, path, method = 'GET'] of KINDS) await browser.request(path, { method });
-    const { scope } = await browser.api<{ scope: string }>('records/find', {
+    const { recordId } = await browser.api<{ recordId: string }>('records/find', {
       json: { merchant: 'M-ALPHA', key },
     });
-    for (const path of [`records/${scope}`, `records/${scope}/body`]) await browser.request(`api/${path}`);
+    for (const path of [`records/${recordId}`, `records/${recordId}/body`])
+      await browser.request(`api/${path}`);
     const login = browser.answers.shift();
     sessions.push(String(login?.headers['set-cookie']).split(/[=;]/)[1] as string, browser.secret);
     answers.push(...browser.answers);

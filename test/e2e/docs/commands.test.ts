@@ -131,9 +131,12 @@ describe('the commands of the documents', () => {
     expect([retry.status, retry.json()]).toEqual([201, { from: 'the books' }]);
 
     await withdraw(stack.url, { key: 'order-2002', fault: 'execute-then-reset' });
-    const [{ scope, execution }] = JSON.parse(await runHere(listed)).records;
-    expect(JSON.parse(await runHere(shown, { SCOPE: scope })).record).toMatchObject({ scope, execution });
-    const names = { SCOPE: scope, EXECUTION: execution, BASE64: btoa('{"from":"the port"}') };
+    const [{ recordId, execution }] = JSON.parse(await runHere(listed)).records;
+    expect(JSON.parse(await runHere(shown, { RECORD_ID: recordId })).record).toMatchObject({
+      recordId,
+      execution,
+    });
+    const names = { RECORD_ID: recordId, EXECUTION: execution, BASE64: btoa('{"from":"the port"}') };
     await runHere(resolved, names);
     const other = await withdraw(stack.url, { key: 'order-2002' });
     expect([other.status, other.json()]).toEqual([201, { from: 'the port' }]);

@@ -435,9 +435,9 @@ describe('idempotency()', () => {
     );
     onTestFinished(() => store.close());
     const { store: records } = store as OpenedStore;
-    const scope = recordIdOf('middleware', 'M-ALPHA', 'k-1');
-    const expiresInMs = () => records.expiresInMs(scope);
-    return { ...app, late, seen, expiresInMs, stateNow: async () => (await records.get(scope))?.state };
+    const recordId = recordIdOf('middleware', 'M-ALPHA', 'k-1');
+    const expiresInMs = () => records.expiresInMs(recordId);
+    return { ...app, late, seen, expiresInMs, stateNow: async () => (await records.get(recordId))?.state };
   }
 
   it('answers 504 when the handler takes long, and stores its response when it ends', async () => {

@@ -49,7 +49,7 @@ it('a gateway and the application behind it use one store: both execute, and the
   const named = ['--merchant', 'M-ALPHA', '--key', 'k-1'];
   const [outer, inner] = [await show(...named), await show(...named, '--layer', 'middleware')];
   expect([outer, inner]).toMatchObject([{ state: 'completed' }, { state: 'completed' }]);
-  expect(inner?.scope).not.toBe(outer?.scope);
+  expect(inner?.recordId).not.toBe(outer?.recordId);
 });
 
 it('an application that has the layer of the gateway in front of it refuses the gateway’s request', async () => {

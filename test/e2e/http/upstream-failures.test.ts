@@ -64,7 +64,7 @@ describe('a backend that no byte can reach', () => {
       expectInEachWay(behind, 502, 'upstream_unreachable'),
     ]);
     expectProblem(refused, { status: 502, code: 'upstream_unreachable' });
-    const record = { kind: 'show', scope: recordIdOf('gateway', 'M-ALPHA', key) } as const;
+    const record = { kind: 'show', recordId: recordIdOf('gateway', 'M-ALPHA', key) } as const;
     expect((await behind.gateway.desk.answer(record)).kind).not.toBe('found');
   });
 

@@ -84,7 +84,7 @@ describe('a gateway that observes', () => {
     });
     const line = stack.log.find(({ would }) => would === 'replayed');
     expect(line).toMatchObject({ msg: 'request', outcome: 'forwarded', status: 201, operation: 'withdraw' });
-    expect(line?.scope).toMatch(/^[0-9a-f]{16}$/);
+    expect(line?.recordId).toMatch(/^[0-9a-f]{16}$/);
   });
 
   it('leaves keys that no later gateway executes or replays', async () => {

@@ -169,8 +169,10 @@ describe('a response larger than maxStoredBytes', () => {
   it('whose merchant disconnects is still completed, and leaves nothing open', async () => {
     const key = randomUUID();
     (await beginToRead(key)).destroy();
-    const scope = recordIdOf('gateway', 'M-ALPHA', key).slice(0, 16);
-    const line = await until(() => stack.log.find((one) => one.msg === 'request' && one.scope === scope));
+    const recordId = recordIdOf('gateway', 'M-ALPHA', key).slice(0, 16);
+    const line = await until(() =>
+      stack.log.find((one) => one.msg === 'request' && one.recordId === recordId),
+    );
     expect(line).toMatchObject({ outcome: 'executed', status: 201, merchantGone: true });
     expectProblem(await withdraw(stack.url, { key }), tombstone);
     expect(payouts(key)).toBe(1);

@@ -43,9 +43,14 @@ it('a gateway that is paused between its start and the first byte sends nothing 
 
   // As soon as its owner counts as dead.
   const { desk } = other.gateway;
-  const scope = recordIdOf('gateway', 'M-ALPHA', key);
+  const recordId = recordIdOf('gateway', 'M-ALPHA', key);
   const word = { as: 'released' as const, by: 'ada', reason: 'not in the books' };
-  const question = { kind: 'resolve' as const, scope, ...word, execution: await executionOf(desk, scope) };
+  const question = {
+    kind: 'resolve' as const,
+    recordId,
+    ...word,
+    execution: await executionOf(desk, recordId),
+  };
   await until(async () => (await desk.answer(question)).kind === 'found');
   const executed = await withdraw(other.url, { key });
   expect([executed.status, isReplay(executed)]).toEqual([201, false]);

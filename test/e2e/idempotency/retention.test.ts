@@ -42,9 +42,15 @@ describe('once its retention has passed', () => {
     // Its result is replayed for longer than a retention.
     const body = Buffer.from('{"success":true,"data":{"from":"the books"}}');
     const { desk } = stack.gateway;
-    const scope = recordIdOf('gateway', 'M-ALPHA', key);
+    const recordId = recordIdOf('gateway', 'M-ALPHA', key);
     const resolved = await desk.answer({
-      ...{ kind: 'resolve', scope, execution: await executionOf(desk, scope), by: 'ada', reason: 'books' },
+      ...{
+        kind: 'resolve',
+        recordId,
+        execution: await executionOf(desk, recordId),
+        by: 'ada',
+        reason: 'books',
+      },
       ...{ as: 'completed', status: 201, body: body.toString('base64') },
     });
     expect(resolved).toMatchObject({ kind: 'found', value: { from: { state: 'in_doubt' } } });

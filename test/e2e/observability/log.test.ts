@@ -50,7 +50,7 @@ const ROWS: [string, () => Promise<TestAnswer>, Line][] = [
         keyId: 'alpha-1',
       },
       ...{ operation: 'withdraw', method: 'POST', path: '/v1/index.php', outcome: 'executed', waitMs: 0 },
-      scope: expect.stringMatching(/^[0-9a-f]{16}$/),
+      recordId: expect.stringMatching(/^[0-9a-f]{16}$/),
     },
   ],
   [
@@ -82,13 +82,13 @@ describe('a request has one line with what is known about it', () => {
       }
     }));
 
-  it('when it was replayed: the scope of the first request, and no time at the backend', async () => {
+  it('when it was replayed: the record id of the first request, and no time at the backend', async () => {
     const [first, replay] = await linesOf(async () => {
       await withdraw(stack.url, { key: 'b' });
       await withdraw(stack.url, { key: 'b', secret: 'sk_sandbox_alpha_2' });
     });
     expect(replay).toMatchObject({ outcome: 'replayed', status: 201, keyId: 'alpha-2', upstreamMs: 0 });
-    expect(replay?.scope).toBe(first?.scope);
+    expect(replay?.recordId).toBe(first?.recordId);
     expect(replay?.requestId).not.toBe(first?.requestId);
   });
 });

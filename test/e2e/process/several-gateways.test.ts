@@ -79,12 +79,12 @@ describe.concurrent.each(storeKinds)('three gateway processes on one %s', (kind)
     if (kind === 'redis') return;
     // Another program reads the records in plain columns.
     const columns =
-      'lower(hex(record_id)) AS scope, merchant, operation, state, status, CAST(body AS TEXT) AS body';
+      'lower(hex(record_id)) AS recordId, merchant, operation, state, status, CAST(body AS TEXT) AS body';
     const rowOf = (key: string) =>
       query(storePath, `SELECT ${columns} FROM records WHERE idempotency_key = '${key}'`);
     const [key = ''] = completed;
     const named = (of: string) => ({
-      scope: recordIdOf('gateway', 'M-ALPHA', of),
+      recordId: recordIdOf('gateway', 'M-ALPHA', of),
       merchant: 'M-ALPHA',
       operation: 'withdraw',
     });

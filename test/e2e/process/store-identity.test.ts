@@ -240,7 +240,7 @@ it('starts and restarts are not sent to a store that is refused, whoever asks', 
     message: refusal,
     maybeWritten: false,
   });
-  expect(await store.get(owner.scope)).toMatchObject({ state: 'in_doubt' });
+  expect(await store.get(owner.recordId)).toMatchObject({ state: 'in_doubt' });
   expect(await refusing.complete(owner, paid())).toBe('ok');
 });
 

@@ -90,7 +90,7 @@ describe('records on the admin port', () => {
     expect(view.audit).toMatchObject([{ by: 'ada', reason: 'books', to: result.to }]);
     // The answer to the resolution was what the audit trail says of it, with the same names and forms.
     expect(view.audit).toEqual([
-      { ...completed.json<{ scope?: string }>(), scope: undefined, at: expect.any(String) },
+      { ...completed.json<{ recordId?: string }>(), recordId: undefined, at: expect.any(String) },
     ]);
     expect(shown.body.toString()).not.toMatch(/token|"body"/);
     const lines = stack.log.filter(({ msg }) => msg === 'a key in doubt was resolved');
@@ -99,18 +99,18 @@ describe('records on the admin port', () => {
       { ...line, to: 'completed' },
       { ...line, to: 'released' },
     ]);
-    for (const { scope } of lines) expect(scope).toMatch(/^[0-9a-f]{16}$/);
+    for (const { recordId } of lines) expect(recordId).toMatch(/^[0-9a-f]{16}$/);
   });
 
   it('are not accessible without the token, and a request without it changes nothing', async () => {
     const key = await inDoubt();
-    const scope = recordIdOf('gateway', 'M-ALPHA', key);
+    const recordId = recordIdOf('gateway', 'M-ALPHA', key);
     const json = { as: 'released', by: 'eve', reason: 'none', execution: await executionOf(key) };
     for (const token of ['', 'x', `${TOKEN}x`, 'sk_sandbox_alpha']) {
       const expected = `401 admin_${token ? 'wrong_token' : 'token_required'}`;
       expect(await problemOf(ask('/records', { token }))).toBe(expected);
-      expect(await problemOf(ask(`/records/${scope}`, { token }))).toBe(expected);
-      expect(await problemOf(ask(`/records/${scope}/resolve`, { token, json }))).toBe(expected);
+      expect(await problemOf(ask(`/records/${recordId}`, { token }))).toBe(expected);
+      expect(await problemOf(ask(`/records/${recordId}/resolve`, { token, json }))).toBe(expected);
     }
     expect((await withdraw(stack.url, { key })).status).toBe(409);
     await resolve(key, { as: 'completed' });
@@ -175,8 +175,8 @@ describe('records on the admin port', () => {
 
   it('answer an invalid request with what is wrong, and change nothing', async () => {
     const key = await inDoubt();
-    const scope = recordIdOf('gateway', 'M-ALPHA', key);
-    const to = `/records/${scope}/resolve`;
+    const recordId = recordIdOf('gateway', 'M-ALPHA', key);
+    const to = `/records/${recordId}/resolve`;
     const good = { as: 'completed', by: 'ada', reason: 'books', execution: await executionOf(key) };
     const cases: [path: string, what: Asked, problem: string][] = [
       ['/records?limit=0', {}, '400 records_invalid'],
@@ -201,7 +201,7 @@ describe('records on the admin port', () => {
     ];
     for (const [path, what, expected] of cases)
       expect([path, await problemOf(ask(path, what))]).toEqual([path, expected]);
-    const { json } = await ask(`/records/${scope}`);
+    const { json } = await ask(`/records/${recordId}`);
     expect(json()).toMatchObject({ record: { state: 'in_doubt' }, audit: [] });
   });
 
@@ -231,11 +231,11 @@ describe('records on the admin port', () => {
     const change = 'UPDATE records SET expires_at = 8700000000000000 WHERE idempotency_key = ?';
     expect(file.prepare(change).run(key).changes).toBe(1);
     const { records } = (await ask('/records?in_doubt=true')).json<{
-      records: { scope: string; state: string }[];
+      records: { recordId: string; state: string }[];
     }>();
-    const scope = recordIdOf('gateway', 'M-ALPHA', key);
-    expect(records).toContainEqual(expect.objectContaining({ scope, state: 'in_doubt' }));
-    expect((await ask(`/records/${scope}`)).status).toBe(200);
+    const recordId = recordIdOf('gateway', 'M-ALPHA', key);
+    expect(records).toContainEqual(expect.objectContaining({ recordId, state: 'in_doubt' }));
+    expect((await ask(`/records/${recordId}`)).status).toBe(200);
   });
 
   it('are listed in pages, each record once', async () => {

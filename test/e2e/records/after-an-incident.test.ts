@@ -140,7 +140,7 @@ it('the commands of the runbook release nothing while a key that the books have 
   write('books.jsonl', [{ ...looked, as: 'completed', status: 201, body: 'x'.repeat(2_000_000) }]);
   const failed = (await runRunbook(file, folder)).filter((ended) => ended.failed);
   expect(failed[0]?.stdout).toMatch(/^FAIL .+: The body is larger than /);
-  const states = await Promise.all(requests.map(async ({ scope }) => (await store.get(scope))?.state));
+  const states = await Promise.all(requests.map(async ({ recordId }) => (await store.get(recordId))?.state));
   expect(states).toEqual(['in_doubt', 'in_doubt']);
 });
 
@@ -187,7 +187,7 @@ it('many keys are resolved once each by runs that are killed, interrupted, and r
   );
 
   // A merchant retries a released key before the command is repeated, so it is executed again.
-  const trails = () => Promise.all(requests.map(({ scope }) => store.audit(scope)));
+  const trails = () => Promise.all(requests.map(({ recordId }) => store.audit(recordId)));
   const releasedAt = (await trails()).findIndex(([entry]) => entry?.to.as === 'released');
   const retry = duplicateOf(requests[releasedAt] as Execution);
   expect(await store.start(retry)).toEqual({ kind: 'started' });
@@ -210,7 +210,7 @@ it('a key that cannot be read does not keep the others in doubt, and a store tha
   const redis = await startRedis();
   const { requests, file, write, records } = await openIncident(300, onRedis(redis));
   const [damaged] = requests as [Execution];
-  await redis.admin.set(new Names('oncegate').recordOf(damaged.scope), 'damaged', 'KEEPTTL');
+  await redis.admin.set(new Names('oncegate').recordOf(damaged.recordId), 'damaged', 'KEEPTTL');
   const seen = await executionsIn(file);
   // Of the damaged record nothing is known.
   const linesFor = (some: readonly Execution[]) =>

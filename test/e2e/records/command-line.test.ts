@@ -55,7 +55,7 @@ describe('the records command, while a gateway runs', () => {
     expect(shown.stdout).toContain(`\nstarted at  ${createdAt}\nchanged at  ${changedAt}\nexpires at  20`);
     expect(shown.stdout).toContain(`\nfingerprint ${fingerprint}\n`);
     const listed = await records('list');
-    expect(listed.stdout).toMatch(/^STATE +SINCE +MERCHANT +OPERATION +KEY +REQUEST ID +SCOPE\n/);
+    expect(listed.stdout).toMatch(/^STATE +SINCE +MERCHANT +OPERATION +KEY +REQUEST ID +RECORD ID\n/);
     expect(listed.stdout).toMatch(
       new RegExp(` ${key} +${requestId} +${recordIdOf('gateway', 'M-ALPHA', key)}$`, 'm'),
     );
@@ -82,7 +82,7 @@ describe('the records command, while a gateway runs', () => {
     const entries = [
       { merchant: 'M-ALPHA', key: keys[0], ...first, ...completed },
       { merchant: 'M-ALPHA', key: keys[1], ...second, ...completed },
-      { scope: recordIdOf('gateway', 'M-ALPHA', keys[2] as string), ...third, as: 'completed' },
+      { recordId: recordIdOf('gateway', 'M-ALPHA', keys[2] as string), ...third, as: 'completed' },
       { merchant: 'M-ALPHA', key: done, as: 'released', execution: 'another one' },
       { merchant: 'M-ALPHA', key: 'unknown', as: 'released', execution: 'e', body: 'none' },
     ];
@@ -109,24 +109,24 @@ describe('the records command, while a gateway runs', () => {
 
   it('names the mistakes of a file with their lines, and resolves nothing', async () => {
     const key = await leaveInDoubt();
-    const [{ scope, execution } = {}] = await inDoubt();
+    const [{ recordId, execution } = {}] = await inDoubt();
     const [paid, other] = [
       { execution, as: 'completed' },
       { merchant: 'M-ALPHA', key: 'k' },
     ];
-    const isOther = 'scope is not that of merchant, key and layer';
+    const isOther = '`recordId` is not that of merchant, key and layer';
     const noExecution =
       'execution: must be the execution that was looked up, as records list --lines prints it';
     const rows: [line: unknown, mistake?: string][] = [
       [{ merchant: 'M-ALPHA', key, ...paid }],
-      [paid, 'must have scope, or merchant and key'],
-      [{ scope, ...paid }, 'is the same key as line 1'],
+      [paid, 'must have `recordId`, or merchant and key'],
+      [{ recordId, ...paid }, 'is the same key as line 1'],
       [{ ...other, as: 'released' }, noExecution],
       [{ ...other, as: 'completed' }, noExecution],
-      [{ scope, ...other, ...paid }, isOther],
-      [{ scope, merchant: 'M-ALPHA', key, layer: 'other', ...paid }, isOther],
+      [{ recordId, ...other, ...paid }, isOther],
+      [{ recordId, merchant: 'M-ALPHA', key, layer: 'other', ...paid }, isOther],
       [
-        { scope, state: 'unreadable', ...paid },
+        { recordId, state: 'unreadable', ...paid },
         'its record cannot be read, so it cannot be resolved: remove the line',
       ],
     ];
@@ -176,11 +176,11 @@ describe('the records command, while a gateway runs', () => {
 
   it('completes what was executed, with the response that retries then get', async () => {
     const key = await leaveInDoubt();
-    const scope = recordIdOf('gateway', 'M-ALPHA', key);
+    const recordId = recordIdOf('gateway', 'M-ALPHA', key);
     const body = Buffer.from([...Buffer.from('{"id":"p-1","mémo":"'), 0, 255, 10, 13]);
     writeFileSync(join(folder, 'body'), body);
     const resolved = await records(
-      ...['resolve', '--scope', scope, '--as', 'completed', '--reason', 'in the books', '--by', 'ada'],
+      ...['resolve', '--record-id', recordId, '--as', 'completed', '--reason', 'in the books', '--by', 'ada'],
       ...['--status', '201', '--header', 'Content-Type: application/json', '--header', 'X-Payout:p-1'],
       ...(await executionShown(config, key)),
       ...['--body', join(folder, 'body')],
@@ -202,7 +202,7 @@ describe('the records command, while a gateway runs', () => {
     expect(shown.stdout).toMatch(/^response +201, 25 bytes\nheader +Content-Type: application\/json\n/m);
     expect(shown.stdout).toMatch(/ ada +in_doubt since \S+ +completed 201 +in the books\n/);
     expect(shown.stdout).not.toContain('p-1"');
-    expect((await records('show', '--scope', scope, '--body')).stdout).toBe(body.toString());
+    expect((await records('show', '--record-id', recordId, '--body')).stdout).toBe(body.toString());
     const again = await records('resolve', ...(await named(key)), '--as', 'released', '--reason', 'x');
     expect(again).toMatchObject({ code: 1, stdout: '' });
     expectPlain(again);
@@ -213,15 +213,15 @@ describe('the records command, while a gateway runs', () => {
     const alive = randomUUID();
     const first = withdraw(stack.url, { key: alive, fault: 'delay=60000' });
     await until(() => stack.sandbox.requests.ofKey(alive) === 1);
-    const resolve = ['resolve', '--scope', 'a'.repeat(64), '--reason', 'x', '--execution', 'e'];
+    const resolve = ['resolve', '--record-id', 'a'.repeat(64), '--reason', 'x', '--execution', 'e'];
     const release = ['resolve', ...(await named(alive)), '--as', 'released', '--reason', 'x'];
     const complete = [...resolve, '--as', 'completed'];
     const cases: [args: string[], code: number, says: RegExp][] = [
       [release, 1, /still alive: try again after/],
       [['resolve', ...byKey(alive), '--as', 'released', '--reason', 'x'], 64, /--execution is missing/],
       [['show', ...byKey('nobody')], 1, /There is no record/],
-      [['show', '--scope', 'xyz'], 64, /64 hexadecimal digits/],
-      [['show', '--scope', 'a'.repeat(64), '--key', 'k'], 64, /name one record/],
+      [['show', '--record-id', 'xyz'], 64, /64 hexadecimal digits/],
+      [['show', '--record-id', 'a'.repeat(64), '--key', 'k'], 64, /name one record/],
       [['list', '--limit', '0'], 64, /--limit "0"/],
       [['list', '--cursor', 'no cursor'], 64, /cursor is not known/],
       [[...resolve, '--as', 'paid'], 64, /completed or released/],

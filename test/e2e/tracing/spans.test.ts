@@ -43,7 +43,7 @@ test('a payout and its replay: what each of them did, and nothing secret', async
     'oncegate.operation': 'withdraw',
     'oncegate.outcome': 'executed',
     'oncegate.replayed': false,
-    'oncegate.scope': expect.stringMatching(/^[0-9a-f]{16}$/),
+    'oncegate.record_id': expect.stringMatching(/^[0-9a-f]{16}$/),
   });
   for (const step of steps) {
     expect(step.traceId).toBe(server.traceId);

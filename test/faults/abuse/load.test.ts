@@ -223,7 +223,7 @@ const WARM_KEYS = 1500;
 /** With ONCEGATE_ABUSE_SECONDS, as many keys as possible in that time. */
 const KEYS = 2500;
 const WITHIN_MS = seconds(10) * 1000;
-/** If the gateway kept a scope for each key, it would be more. This much is noise of the compiler and of growing tables. */
+/** If the gateway kept a record id for each key, it would be more. This much is noise of the compiler and of growing tables. */
 const BYTES_A_KEY = 64;
 const NOISE_BYTES = 512 * 1024;
 

@@ -35,7 +35,7 @@ export interface Evidence {
 
 /** A resolution, and the answer that its merchant got after it. */
 export interface Resolved {
-  scope: string;
+  recordId: string;
   as: 'completed' | 'released';
   ended: Ended;
   /** Why the resolution was refused. */
@@ -45,7 +45,7 @@ export interface Resolved {
 export interface Violation {
   rule: keyof typeof RULES;
   /** Merchant and key, or the gateway or ledger that it concerns. */
-  scope: string;
+  recordId: string;
   detail: string;
 }
 
@@ -73,28 +73,28 @@ const EXPLAINED_WITHIN_MS = 15_000;
 /** Compares the answers that merchants got with the ledger. Pure: the same evidence gives the same verdict. */
 export function check(evidence: Evidence): Violation[] {
   const { events, payouts, listed, resolved, failsOver } = evidence;
-  const paid = Map.groupBy(payouts, scopeOfEntry);
+  const paid = Map.groupBy(payouts, nameOfEntry);
   const deaths = events.filter((event) => event.event === 'gateway_died' && isKill(event)) as Death[];
   const losses = events.filter((event) => event.event === 'backend_lost' || event.event === 'stalled');
   const world = { faults: spansOf(events), deaths, failsOver };
   const found: Violation[] = [];
-  for (const [scope, entries] of paid) {
+  for (const [recordId, entries] of paid) {
     if (entries.length > 1)
-      found.push({ rule: 'paid_twice', scope, detail: `${entries.length} ledger entries` });
+      found.push({ rule: 'paid_twice', recordId, detail: `${entries.length} ledger entries` });
   }
-  for (const [scope, calls] of Map.groupBy(callsOf(events), (call) => call.scope)) {
+  for (const [recordId, calls] of Map.groupBy(callsOf(events), (call) => call.recordId)) {
     const shown = [
-      ...answersOf(calls, paid.has(scope), world),
-      ...doubtsOf(calls, listed.has(scope), [...deaths, ...losses], world.faults),
+      ...answersOf(calls, paid.has(recordId), world),
+      ...doubtsOf(calls, listed.has(recordId), [...deaths, ...losses], world.faults),
     ];
-    for (const [rule, detail] of shown) found.push({ rule, scope, detail });
+    for (const [rule, detail] of shown) found.push({ rule, recordId, detail });
   }
   return [...found, ...resolved.flatMap(unresolved), ...ofTheRun(evidence)];
 }
 
 export const callsOf = (events: readonly Event[]): Call[] => events.filter((event) => event.event === 'call');
 
-export const scopeOfEntry = ({ merchant, idempotency_key }: LedgerEntry): string =>
+export const nameOfEntry = ({ merchant, idempotency_key }: LedgerEntry): string =>
   `${merchant} ${idempotency_key}`;
 
 /** Such a death may leave keys of the gateway in doubt. */
@@ -149,25 +149,25 @@ function isExplained(call: Call, causes: readonly Cause[], faults: readonly Faul
 }
 
 /** A released key is executed by the next retry. A key that was completed without a response is never executed again. */
-function unresolved({ scope, as, ended, refusal }: Resolved): Violation[] {
+function unresolved({ recordId, as, ended, refusal }: Resolved): Violation[] {
   const isSeen =
     as === 'released' ? isCompleted(ended) : ended.kind === 'problem' && ended.code === 'response_not_stored';
   if (isSeen && refusal === undefined) return [];
-  return [{ rule: 'unresolvable', scope, detail: `${as}: ${refusal ?? JSON.stringify(ended)}` }];
+  return [{ rule: 'unresolvable', recordId, detail: `${as}: ${refusal ?? JSON.stringify(ended)}` }];
 }
 
 function* ofTheRun({ events, recoveriesMs, recoverWithinMs, samples }: Evidence): Generator<Violation> {
   for (const event of events) {
     if (event.event !== 'gateway_died' || isKill(event) || (event.how === '0' && !event.unasked)) continue;
-    const scope = `gateway ${event.gateway}`;
-    yield { rule: 'gateway_failed', scope, detail: `it exited with ${event.how}` };
+    const recordId = `gateway ${event.gateway}`;
+    yield { rule: 'gateway_failed', recordId, detail: `it exited with ${event.how}` };
   }
   const p99Ms = quantile(recoveriesMs, 0.99);
   if (p99Ms > recoverWithinMs)
-    yield { rule: 'slow_recovery', scope: 'merchants', detail: `p99 ${Math.round(p99Ms)} ms` };
+    yield { rule: 'slow_recovery', recordId: 'merchants', detail: `p99 ${Math.round(p99Ms)} ms` };
   for (const { gateway, figure, second, last, verdict } of growthOf(samples))
     if (verdict === 'grew')
-      yield { rule: 'grows', scope: `gateway ${gateway}`, detail: `${figure}: ${second} to ${last}` };
+      yield { rule: 'grows', recordId: `gateway ${gateway}`, detail: `${figure}: ${second} to ${last}` };
 }
 
 /** 0 for an empty list. */

@@ -179,8 +179,8 @@ export class GatewayProcess {
   }
 
   #noted(note: GatewayNote): void {
-    const scope = `${note.merchant} ${note.key}`;
-    if (note.note === 'sends') this.#history.add({ event: 'sent', atMs: this.#history.nowMs(), scope });
+    const recordId = `${note.merchant} ${note.key}`;
+    if (note.note === 'sends') this.#history.add({ event: 'sent', atMs: this.#history.nowMs(), recordId });
     else this.#stoppedIn = note;
   }
 

@@ -18,7 +18,7 @@ export type Event =
       atMs: number;
       endedAtMs: number;
       /** Merchant code and idempotency key, separated by a space. */
-      scope: string;
+      recordId: string;
       gateway: number;
       /** Number of the gateway's process: it grows with every restart. */
       life: number;
@@ -29,7 +29,7 @@ export type Event =
       ended: Ended;
     }
   /** A gateway's process is about to hand the first byte of a request to the kernel. */
-  | { event: 'sent'; atMs: number; scope: string }
+  | { event: 'sent'; atMs: number; recordId: string }
   | {
       event: 'fault' | 'healed';
       atMs: number;

@@ -48,7 +48,7 @@ export class Merchants {
   readonly #gateways: readonly GatewayProcess[];
   readonly #clients: Client[];
   readonly #open = new Set<Life>();
-  readonly #byScope = new Map<string, Life>();
+  readonly #byRecord = new Map<string, Life>();
   calls = 0;
   #turn = 0;
   #paying = false;
@@ -88,9 +88,9 @@ export class Merchants {
     await this.stop();
   }
 
-  /** @param scope merchant and key, separated by a space */
-  lifeOf(scope: string): Life | undefined {
-    return this.#byScope.get(scope);
+  /** @param recordId merchant and key, separated by a space */
+  lifeOf(recordId: string): Life | undefined {
+    return this.#byRecord.get(recordId);
   }
 
   /** A payout under a new key. Every merchant uses the same key names. */
@@ -105,7 +105,7 @@ export class Merchants {
     };
     const life: Life = { payout, known: 'nothing' };
     this.lives.push(life);
-    this.#byScope.set(`${merchant} ${payout.key}`, life);
+    this.#byRecord.set(`${merchant} ${payout.key}`, life);
     return life;
   }
 
@@ -122,7 +122,7 @@ export class Merchants {
     const ended = await client.pay(sent, secret, options);
     this.#history.add({
       ...{ event: 'call', atMs, endedAtMs: this.#history.nowMs() },
-      ...{ scope: `${payout.merchant} ${payout.key}`, gateway: number, life: processLife, as },
+      ...{ recordId: `${payout.merchant} ${payout.key}`, gateway: number, life: processLife, as },
       ...(fault === undefined ? {} : { fault }),
       ended,
     });

@@ -10,7 +10,7 @@ export const ADMIN_TOKEN = randomBytes(16).toString('hex');
 
 /** A key in doubt, as operators see it. */
 export interface Listed {
-  scope: string;
+  recordId: string;
   merchant: string;
   key: string;
 }

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Backend } from './backend.ts';
-import { check, type Resolved, scopeOfEntry } from './checker.ts';
+import { check, nameOfEntry, type Resolved } from './checker.ts';
 import { allFaults, draw, type Fault, type World } from './faults.ts';
 import { configOf, GATEWAYS, LEASE_MS } from './gateway-config.ts';
 import { GatewayProcess } from './gateways.ts';
@@ -208,14 +208,14 @@ class Run {
   async #resolveDoubts(listed: readonly Listed[], paid: ReadonlySet<string>): Promise<Resolved[]> {
     const resolved: Resolved[] = [];
     for (const [i, record] of this.#random.shuffled(listed).slice(0, RESOLVED).entries()) {
-      const scope = `${record.merchant} ${record.key}`;
-      const life = this.#merchants.lifeOf(scope);
+      const recordId = `${record.merchant} ${record.key}`;
+      const life = this.#merchants.lifeOf(recordId);
       const gateway = this.#world.gateways[i % GATEWAYS];
-      if (!life || !gateway) throw new Error(`no merchant asked for ${scope}`);
-      const as = paid.has(scope) ? 'completed' : 'released';
-      const refusal = await resolveInDoubt(gateway.adminPort, record.scope, as);
+      if (!life || !gateway) throw new Error(`no merchant asked for ${recordId}`);
+      const as = paid.has(recordId) ? 'completed' : 'released';
+      const refusal = await resolveInDoubt(gateway.adminPort, record.recordId, as);
       const ended = await this.#merchants.call(life, 'resolved', i, { preferWaitS: 1 });
-      resolved.push({ scope, as, ended, refusal });
+      resolved.push({ recordId, as, ended, refusal });
     }
     return resolved;
   }
@@ -225,7 +225,7 @@ class Run {
     const { seed, store, unsafe, recoverWithinMs } = this.#options;
     const listed = await listInDoubt((gateways[0] as GatewayProcess).configFile);
     const before = await backend.ledger();
-    const resolved = await this.#resolveDoubts(listed, new Set(before.map(scopeOfEntry)));
+    const resolved = await this.#resolveDoubts(listed, new Set(before.map(nameOfEntry)));
     const evidence = {
       events: history.events,
       payouts: await backend.ledger(),

@@ -1,4 +1,4 @@
-import { callsOf, type Evidence, quantile, RULES, scopeOfEntry, type Violation } from './checker.ts';
+import { callsOf, type Evidence, nameOfEntry, quantile, RULES, type Violation } from './checker.ts';
 import { isCompleted, isInDoubt } from './merchants.ts';
 import { growthOf } from './samples.ts';
 
@@ -24,7 +24,9 @@ const SHOWN = 20;
 export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonly Violation[]) {
   const { events, payouts, recoveriesMs } = evidence;
   const calls = callsOf(events);
-  const last = new Map(calls.filter(({ as }) => as === 'last').map(({ scope, ended }) => [scope, ended]));
+  const last = new Map(
+    calls.filter(({ as }) => as === 'last').map(({ recordId, ended }) => [recordId, ended]),
+  );
   const inDoubt = [...last].filter(([, ended]) => isInDoubt(ended));
   const sent = sentScopes(evidence);
   const byRule: Record<string, number> = {};
@@ -41,7 +43,7 @@ export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonl
     completed: [...last.values()].filter(isCompleted).length,
     inDoubt: inDoubt.length,
     /** How many of those no gateway had sent a byte of: the cost of a single write before the first byte. */
-    neverSent: inDoubt.filter(([scope]) => !sent.has(scope)).length,
+    neverSent: inDoubt.filter(([recordId]) => !sent.has(recordId)).length,
     /** How many of those in doubt operators resolved. */
     resolved: evidence.resolved.length,
     /** Gateways that were killed, or shut down. */
@@ -63,11 +65,11 @@ export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonl
  */
 function sentScopes({ events, payouts }: Evidence): Set<string> {
   const sent = events.filter((event) => event.event === 'sent');
-  const ever = new Set(sent.map(({ scope }) => scope));
-  const unseen = payouts.map(scopeOfEntry).find((scope) => !ever.has(scope));
+  const ever = new Set(sent.map(({ recordId }) => recordId));
+  const unseen = payouts.map(nameOfEntry).find((recordId) => !ever.has(recordId));
   if (unseen !== undefined) throw new Error(`the suite did not see that ${unseen} was sent`);
   const resolvedMs = callsOf(events).find(({ as }) => as === 'resolved')?.atMs ?? Number.POSITIVE_INFINITY;
-  return new Set(sent.filter(({ atMs }) => atMs < resolvedMs).map(({ scope }) => scope));
+  return new Set(sent.filter(({ atMs }) => atMs < resolvedMs).map(({ recordId }) => recordId));
 }
 
 const COLUMNS: Record<string, (summary: Summary) => string | number> = {
@@ -107,7 +109,9 @@ export function tableOf(summary: Summary): string {
   for (const [rule, says] of Object.entries(RULES)) rows[`rule: ${says}`] = violations.byRule[rule] ?? 0;
   const width = Math.max(...Object.keys(rows).map((name) => name.length));
   const lines = Object.entries(rows).map(([name, value]) => `${name.padEnd(width)}  ${value}`);
-  const first = violations.first.map(({ rule, scope, detail }) => `VIOLATION ${rule}: ${scope}: ${detail}`);
+  const first = violations.first.map(
+    ({ rule, recordId, detail }) => `VIOLATION ${rule}: ${recordId}: ${detail}`,
+  );
   const missing = summary.missing.map((fault) => `NOT TESTED on this machine: ${fault}`);
   const verdict = summary.clean ? 'clean: no violation' : `${violations.total} violations`;
   return [...lines, ...missing, ...first, verdict, ''].join('\n');

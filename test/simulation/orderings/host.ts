@@ -17,10 +17,10 @@ export type Gate = Readonly<Record<string, () => void>>;
 export type Choice = readonly [label: string, act: () => void, undo?: () => void];
 
 const [KEY] = KEYS;
-export const SCOPE = recordIdOf('gateway', 'M-1', KEY);
+export const RECORD_ID = recordIdOf('gateway', 'M-1', KEY);
 /** The request that all merchants send. Its id only says whose it is; nothing depends on it. */
 export const callOf = (requestId: string) => ({
-  ...{ scope: SCOPE, key: KEY, merchant: 'M-1', operation: 'withdraw', requestId },
+  ...{ recordId: RECORD_ID, key: KEY, merchant: 'M-1', operation: 'withdraw', requestId },
   fingerprint: FINGERPRINTS[0] as Fingerprint,
 });
 

@@ -24,9 +24,9 @@ const hasLapsed = (held: Seen | undefined): boolean =>
 
 /** Takes a living owner for one that gave up. */
 class ResolvesLiving extends Ledger {
-  override async resolve(...[scope, seen, ...rest]: Parameters<Ledger['resolve']>) {
-    await this.markInDoubt({ scope, token: seen });
-    return await super.resolve(scope, seen, ...rest);
+  override async resolve(...[recordId, seen, ...rest]: Parameters<Ledger['resolve']>) {
+    await this.markInDoubt({ recordId, token: seen });
+    return await super.resolve(recordId, seen, ...rest);
   }
 }
 

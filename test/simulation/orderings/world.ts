@@ -11,7 +11,7 @@ import { diceOf } from '../dice.ts';
 import { type Broken, Gateway, type GatewayParts } from '../gateway.ts';
 import { Machine, Process } from '../machine.ts';
 import { Timeline } from '../timeline.ts';
-import { type Choice, callOf, Host, LEASE_MS, PLAN, SCOPE } from './host.ts';
+import { type Choice, callOf, Host, LEASE_MS, PLAN, RECORD_ID } from './host.ts';
 
 /** The parameters of one search. */
 export interface Setup {
@@ -250,7 +250,7 @@ export class World {
   }
 
   #tell(name: string, answer: Result): void {
-    this.#checker.told(SCOPE, name, answer, this.#timeline.nowMs);
+    this.#checker.told(RECORD_ID, name, answer, this.#timeline.nowMs);
     const [violation] = this.#checker.violations;
     demand(violation === undefined, violation ?? '');
   }
@@ -267,7 +267,7 @@ export class World {
   }
 
   async #read(): Promise<void> {
-    const held = await this.#register.read(SCOPE);
+    const held = await this.#register.read(RECORD_ID);
     this.#held = held;
     this.#words = held ? `${this.#wordsOf(held.record)} ${isYoung(held)}` : '';
   }
@@ -300,7 +300,7 @@ export class World {
     const { lostCommands, lapses, resolutions, departures } = this.#left;
     return [
       ...[this.#words, lostCommands, lapses, resolutions, departures],
-      ...[this.#sent, late.toSorted(), this.#checker.stateOf(SCOPE)],
+      ...[this.#sent, late.toSorted(), this.#checker.stateOf(RECORD_ID)],
     ].join('|');
   }
 
@@ -344,9 +344,9 @@ export class World {
     const resolution: Resolution =
       as === 'released' ? { as } : { as, completion: { kind: 'response', response } };
     const words = as === 'released' ? undefined : `${response.status} ${response.body}`;
-    this.#checker.resolving(SCOPE, as, words, this.#timeline.nowMs);
+    this.#checker.resolving(RECORD_ID, as, words, this.#timeline.nowMs);
     const seen = (this.#held as Seen).record.token;
-    void ledger.resolve(SCOPE, seen, resolution, { by: 'ada', reason: 'the books show it' });
+    void ledger.resolve(RECORD_ID, seen, resolution, { by: 'ada', reason: 'the books show it' });
   }
 
   #newProcess(name: string): Process {
@@ -372,7 +372,7 @@ export class World {
       const register: Partial<Register> = {
         create: (_, write) => this.#write(host, write),
         replace: (_, write) => this.#write(host, write),
-        read: () => this.#command(host, 'read', () => this.#register.read(SCOPE)),
+        read: () => this.#command(host, 'read', () => this.#register.read(RECORD_ID)),
       };
       const gateway = this.#newGateway(host, register as Register, {
         ...WILLING,
@@ -412,9 +412,9 @@ export class World {
     const seen = this.#held;
     const execute = async () => {
       const executed = this.#setup.broken.executes?.(write, this.#held, seen) ?? write;
-      if (executed.kind === 'create') return await this.#register.create(SCOPE, executed);
+      if (executed.kind === 'create') return await this.#register.create(RECORD_ID, executed);
       if (executed.voidToken) this.#void.add(executed.voidToken);
-      return await this.#register.replace(SCOPE, executed);
+      return await this.#register.replace(RECORD_ID, executed);
     };
     const token = (write.kind === 'replace' && write.endLeaseOf) || record?.token;
     const what = write.kind === 'create' ? 'create' : (record?.state ?? 'nothing');

@@ -1,7 +1,7 @@
 /** Everything that a register can hold under a record id, and everything that can happen to it. */
 
 import * as rules from '../../../src/ledger/rules.ts';
-import type { Fingerprint, Scope, Token } from '../../../src/lib/brands.ts';
+import type { Fingerprint, RecordId, Token } from '../../../src/lib/brands.ts';
 import type { CountedNote, Execution, StoreOptions } from '../../../src/store/contract.ts';
 import type { Held, KeyRecord } from '../../../src/store/register.ts';
 import type { StoredCompletion } from '../../../src/store/response-cipher.ts';
@@ -221,7 +221,7 @@ export interface Cell extends State, Happening {
 
 export function cellOf(from: State, event: Happening, isMine: boolean, isSame: boolean): Cell {
   const execution: Execution = frozen({
-    ...{ scope: 'a'.repeat(64) as Scope, token: isMine ? TOKEN.own : TOKEN.other },
+    ...{ recordId: 'a'.repeat(64) as RecordId, token: isMine ? TOKEN.own : TOKEN.other },
     ...{ fingerprint: isSame ? FINGERPRINT.same : FINGERPRINT.other },
     ...{ merchant: 'M-2', operation: 'refund', key: 'key-2', requestId: 'request-2' },
   });
