@@ -1,6 +1,6 @@
 import type { ServerResponse } from 'node:http';
 import type { Duplex } from 'node:stream';
-import { Roster } from '../lib/roster.ts';
+import { UnorderedList } from '../lib/collections.ts';
 
 /**
  * How far a response has come that waits for its client to read. `complete`: the gateway has written all of it, and Node
@@ -21,7 +21,7 @@ function progressOf(res: ServerResponse): Progress | undefined {
 /** The open responses of each connection: not sent completely, and not aborted. */
 export class OpenResponses {
   readonly #open = new WeakMap<Duplex, ServerResponse[]>();
-  readonly #all = new Roster<ServerResponse>();
+  readonly #all = new UnorderedList<ServerResponse>();
   /** The progress of each response at the last call of {@link closeUnread}. */
   readonly #progress = new WeakMap<ServerResponse, Progress | undefined>();
 

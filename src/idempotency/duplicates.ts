@@ -1,7 +1,7 @@
 import type { Fingerprint } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
+import { HashTable } from '../lib/collections.ts';
 import type { Place } from '../lib/exchange.ts';
-import { Table } from '../lib/roster.ts';
 import type { Call, Result } from './call.ts';
 
 /** The leader's result, or `lead`: the follower becomes the leader. */
@@ -95,7 +95,7 @@ export class Lead {
  */
 export class Duplicates {
   readonly #clock: Clock;
-  readonly #leads = new Table<Lead>();
+  readonly #leads = new HashTable<Lead>();
   #following = 0;
 
   constructor(clock: Clock) {

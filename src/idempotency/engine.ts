@@ -1,9 +1,9 @@
 import type { DoubtLookups } from '../doubts/lookups.ts';
 import type { Store } from '../ledger/ledger.ts';
 import { type Clock, within } from '../lib/clock.ts';
+import { InFlightCounter, UnorderedList } from '../lib/collections.ts';
 import type { Slot, SlotSource } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
-import { Roster, Tally } from '../lib/roster.ts';
 import type { Step } from '../lib/trace.ts';
 import type { Call, EngineObserver, EngineOptions, Result } from './call.ts';
 import { Duplicates, type Lead } from './duplicates.ts';
@@ -28,9 +28,9 @@ export class Engine {
   readonly #executions: Executions;
   readonly #gate: WriteGate;
   readonly #duplicates: Duplicates;
-  readonly #handling = new Tally();
+  readonly #handling = new InFlightCounter();
   /** Functions that interrupt the waits of leaders. */
-  readonly #waits = new Roster<() => void>();
+  readonly #waits = new UnorderedList<() => void>();
   #polling = 0;
   #closing = false;
 

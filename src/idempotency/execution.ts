@@ -2,9 +2,9 @@ import type { DoubtLookups } from '../doubts/lookups.ts';
 import type { Store } from '../ledger/ledger.ts';
 import type { Token } from '../lib/brands.ts';
 import { type Clock, within } from '../lib/clock.ts';
+import { InFlightCounter } from '../lib/collections.ts';
 import { type Completion, type Exchange, releaseAfter, type Slot } from '../lib/exchange.ts';
 import type { Random } from '../lib/random.ts';
-import { Tally } from '../lib/roster.ts';
 import {
   type Execution,
   type Fenced,
@@ -52,7 +52,7 @@ export class Executions {
   readonly #lookups: DoubtLookups | undefined;
   readonly #pending: PendingWrites;
   readonly #renewals: Renewals;
-  readonly #running = new Tally();
+  readonly #running = new InFlightCounter();
 
   constructor(
     store: Store,

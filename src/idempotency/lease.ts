@@ -1,6 +1,6 @@
 import type { Store } from '../ledger/ledger.ts';
 import { type Clock, momentOf, sinceMs } from '../lib/clock.ts';
-import { Roster } from '../lib/roster.ts';
+import { UnorderedList } from '../lib/collections.ts';
 import type { Owner } from '../store/contract.ts';
 import type { EngineObserver, Named } from './call.ts';
 
@@ -34,7 +34,7 @@ export interface RenewalParts {
 /** Renews the leases of executions that last longer than a third of their lease, with one timer for all of them. */
 export class Renewals {
   readonly #parts: RenewalParts;
-  readonly #executions = new Roster<Renewal>();
+  readonly #executions = new UnorderedList<Renewal>();
   #cancel: (() => void) | undefined;
 
   constructor(parts: RenewalParts) {

@@ -1,8 +1,8 @@
 import type { Store } from '../ledger/ledger.ts';
 import { type Clock, within } from '../lib/clock.ts';
+import { InFlightCounter } from '../lib/collections.ts';
 import type { Exchange } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
-import { Tally } from '../lib/roster.ts';
 import type { Execution, Fenced, StartAnswer } from '../store/contract.ts';
 import type { Call, EngineObserver } from './call.ts';
 import { executionOf } from './execution.ts';
@@ -75,7 +75,7 @@ export class Observation {
   readonly #random: Random;
   readonly #renewals: Renewals;
   readonly #pending: PendingWrites;
-  readonly #open = new Tally();
+  readonly #open = new InFlightCounter();
 
   constructor(
     store: Store,

@@ -1,5 +1,5 @@
 import { type Clock, pause, within } from '../lib/clock.ts';
-import { Tally } from '../lib/roster.ts';
+import { InFlightCounter } from '../lib/collections.ts';
 import { StoreClosed, UnreadableRecord } from '../store/contract.ts';
 
 const FIRST_PAUSE_MS = 50;
@@ -24,7 +24,7 @@ interface Pending {
 export class PendingWrites {
   readonly #clock: Clock;
   readonly #writes: Pending[] = [];
-  readonly #pending = new Tally();
+  readonly #pending = new InFlightCounter();
   readonly #ending = new AbortController();
   #working = false;
   #isClosing = false;

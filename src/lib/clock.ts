@@ -1,4 +1,4 @@
-import type { Roster } from './roster.ts';
+import type { UnorderedList } from './collections.ts';
 
 /**
  * The only source of time and of timers. Measure durations with `monotonicMs`; `wallMs` is for times that people read. Only
@@ -82,7 +82,7 @@ export async function within<T>(
   work: Promise<T> | undefined,
   ms: number,
   gone?: AbortSignal,
-  waits?: Roster<() => void>,
+  waits?: UnorderedList<() => void>,
 ): Promise<T | undefined> {
   let giveUp: () => void = () => {};
   const over = new Promise<undefined>((resolve) => {

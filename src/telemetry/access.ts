@@ -1,8 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Clock } from '../lib/clock.ts';
+import { InFlightCounter } from '../lib/collections.ts';
 import { attachContext, type Client, exemplarIdOf, type RequestContext } from '../lib/context.ts';
-import { Tally } from '../lib/roster.ts';
 import { type Logger, loggablePath, requestLog } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 import { keepTrace } from './traceparent.ts';
@@ -25,7 +25,7 @@ export interface AccessOptions {
 export class Access {
   readonly #options: AccessOptions;
   readonly #log: (fields: object) => void;
-  readonly #open = new Tally();
+  readonly #open = new InFlightCounter();
 
   constructor(options: AccessOptions) {
     this.#options = options;

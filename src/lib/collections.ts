@@ -1,17 +1,16 @@
 interface Entry<T> {
   value: T | undefined;
-  /** Its index in the roster. */
   at: number;
 }
 
 /**
- * A collection for values that are added and removed with every request, in no particular order.
+ * A list for values that are added and removed with every request, in no particular order.
  *
  * It is not a Set, because of garbage collection. When a Set grows, V8 links its old hash table to the new one. As soon as
  * one of these tables is in the old generation, minor collections keep the whole chain alive, with every request that was
  * ever in it, until the next full collection.
  */
-export class Roster<T> {
+export class UnorderedList<T> {
   readonly #entries: Entry<T>[] = [];
 
   /** Returns a function that removes the value. */
@@ -22,7 +21,7 @@ export class Roster<T> {
       // A caller that keeps this function does not keep the value alive.
       entry.value = undefined;
       if (this.#entries[entry.at] !== entry) return;
-      // The last one takes its place.
+      // The last entry moves to its index.
       const last = this.#entries.pop() as Entry<T>;
       if (last === entry) return;
       last.at = entry.at;
@@ -30,7 +29,7 @@ export class Roster<T> {
     };
   }
 
-  /** A copy, so that the roster may change during a loop over it. */
+  /** A copy, so that the list may change during a loop over it. */
   values(): T[] {
     return this.#entries.map(({ value }) => value as T);
   }
@@ -47,10 +46,10 @@ const BUCKETS = 1024;
 const KEY_CHARS = 4;
 
 /**
- * Values by key, for values that are added and removed with every request. It is not a Map, for the reason that
- * {@link Roster} gives. The keys must be digests or random.
+ * A hash table for values that are added and removed with every request. It is not a Map, for the reason that
+ * {@link UnorderedList} gives. The keys must be digests or random.
  */
-export class Table<T> {
+export class HashTable<T> {
   readonly #buckets: (Link<T> | undefined)[] = new Array(BUCKETS).fill(undefined);
 
   get(key: string): T | undefined {
@@ -99,8 +98,8 @@ function bucketOf(key: string): number {
   return hash;
 }
 
-/** Counts what runs, and resolves promises when nothing runs. It holds no reference to what it counts. */
-export class Tally {
+/** Counts what is in flight. It holds no reference to what it counts. */
+export class InFlightCounter {
   #count = 0;
   #whenIdle: (() => void)[] = [];
 
@@ -117,7 +116,7 @@ export class Tally {
     if (this.#count === 0) for (const idle of this.#whenIdle.splice(0)) idle();
   }
 
-  /** Resolves when nothing runs. */
+  /** Resolves when nothing is in flight. */
   idle(): Promise<void> {
     if (this.#count === 0) return Promise.resolve();
     return new Promise((resolve) => this.#whenIdle.push(resolve));

@@ -2,7 +2,7 @@ import { hash } from 'node:crypto';
 import { getHeapSpaceStatistics, setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { describe, expect, it } from 'vitest';
-import { Roster, Table, Tally } from '../../src/lib/roster.ts';
+import { HashTable, InFlightCounter, UnorderedList } from '../../src/lib/collections.ts';
 
 const KB_EACH = 8;
 const PASSING = 20_000;
@@ -26,29 +26,29 @@ function promoted(add: (value: object) => () => void): number {
   return most / 1024 / 1024;
 }
 
-describe('a roster', () => {
+describe('an unordered list', () => {
   it('has the values that were added and not removed, in order', () => {
-    const roster = new Roster<string>();
-    const [a, b, c] = ['a', 'b', 'c'].map((value) => roster.add(value));
-    expect(roster.values()).toEqual(['a', 'b', 'c']);
+    const list = new UnorderedList<string>();
+    const [a, b, c] = ['a', 'b', 'c'].map((value) => list.add(value));
+    expect(list.values()).toEqual(['a', 'b', 'c']);
     b?.();
     b?.();
-    expect(roster.values()).toEqual(['a', 'c']);
-    roster.add('d');
+    expect(list.values()).toEqual(['a', 'c']);
+    list.add('d');
     a?.();
     c?.();
-    // A copy: the roster may change during a loop over its values.
-    const before = roster.values();
-    roster.add('e');
+    // A copy: the list may change during a loop over its values.
+    const before = list.values();
+    list.add('e');
     expect(before).toEqual(['d']);
   });
 });
 
-describe('a table', () => {
+describe('a hash table', () => {
   const keys = Array.from({ length: 3000 }, (_, i) => hash('sha256', `${i}`));
 
   it('has the values that were added and not deleted', () => {
-    const table = new Table<number>();
+    const table = new HashTable<number>();
     for (const [i, key] of keys.entries()) table.set(key, i);
     expect(keys.map((key) => table.get(key))).toEqual(keys.map((_, i) => i));
     for (const key of keys.filter((_, i) => i % 3 > 0)) table.delete(key);
@@ -61,12 +61,12 @@ describe('a table', () => {
   });
 });
 
-it('a roster and a table do not keep removed values alive until a full collection, as a Set does', () => {
-  const roster = new Roster<object>();
-  const table = new Table<object>();
+it('an unordered list and a hash table do not keep removed values alive until a full collection, as a Set does', () => {
+  const list = new UnorderedList<object>();
+  const table = new HashTable<object>();
   const set = new Set<object>();
   let n = 0;
-  expect(promoted((value) => roster.add(value))).toBeLessThan(8);
+  expect(promoted((value) => list.add(value))).toBeLessThan(8);
   const inTable = (value: object) => {
     const key = hash('sha256', `${n++}`);
     table.set(key, value);
@@ -81,17 +81,17 @@ it('a roster and a table do not keep removed values alive until a full collectio
   expect(promoted(inSet)).toBeGreaterThan(12);
 });
 
-it('a tally counts what runs, and resolves every waiting promise when nothing runs any more', async () => {
-  const tally = new Tally();
-  await tally.idle();
-  tally.begin();
-  tally.begin();
+it('an in-flight counter resolves every waiting promise when nothing is in flight any more', async () => {
+  const counter = new InFlightCounter();
+  await counter.idle();
+  counter.begin();
+  counter.begin();
   const resolved: string[] = [];
-  const waiting = ['a', 'b'].map((who) => tally.idle().then(() => resolved.push(who)));
-  tally.end();
+  const waiting = ['a', 'b'].map((who) => counter.idle().then(() => resolved.push(who)));
+  counter.end();
   await Promise.resolve();
-  expect([tally.count, resolved]).toEqual([1, []]);
-  tally.end();
+  expect([counter.count, resolved]).toEqual([1, []]);
+  counter.end();
   await Promise.all(waiting);
-  expect([tally.count, resolved]).toEqual([0, ['a', 'b']]);
+  expect([counter.count, resolved]).toEqual([0, ['a', 'b']]);
 });
