@@ -76,7 +76,9 @@ function treeOf(pid: number): number[] {
 function cpuOf(pid: number): number {
   // The process name may contain spaces and brackets, so the fields are counted from the last bracket.
   const fields = readFileSync(`/proc/${pid}/stat`, 'latin1').split(') ').at(-1)?.split(' ') ?? [];
-  return ((Number(fields[11]) + Number(fields[12])) * 1_000_000) / TICKS_PER_S;
+  // The last two are of children that have ended, such as Redis' rewrites of its file.
+  const ticks = fields.slice(11, 15).reduce((sum, field) => sum + Number(field), 0);
+  return (ticks * 1_000_000) / TICKS_PER_S;
 }
 
 function statusBytes(pid: number, name: string): number {

@@ -4,7 +4,8 @@
  *
  * Prints the processor time for each request, of the gateway and of its Redis. Slices of load alternate between the versions, so
  * that all of them see the same machine. Each round begins with another version, because a slice's place in the round changes
- * its cost by up to a tenth. The ratios to the first one are taken within a round. ROUNDS sets the number of rounds; default 8.
+ * its cost by up to a tenth. The ratios to the first one are taken within a round. All versions are started again after every
+ * third round, because two processes of one build differ by up to a tenth, too. ROUNDS sets the number of rounds; default 9.
  */
 import { randomBytes } from 'node:crypto';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
@@ -14,9 +15,10 @@ import { launchRedis } from '../test/support/redis-process.ts';
 import { load, type Work, warmUp } from './load.ts';
 import { startBackend } from './nginx.ts';
 import { cpuUs, end, pinned } from './processes.ts';
-import { startOncegate } from './systems.ts';
+import { type System, startOncegate } from './systems.ts';
 
-const ROUNDS = Number(process.env.ROUNDS ?? 8);
+const ROUNDS = Number(process.env.ROUNDS ?? 9);
+const ROUNDS_A_START = 3;
 const SLICE_S = 2;
 /** After so many slices V8 compiles next to nothing more. After one, it costs a busy gateway a tenth of its time. */
 const WARM_UPS = 6;
@@ -33,41 +35,55 @@ const median = (values: readonly number[]): number =>
   values.toSorted((a, b) => a - b)[values.length >> 1] as number;
 
 const root = mkdtempSync(join(tmpdir(), 'oncegate-bench-'));
-/** One for each version, because one refuses the format of another. */
-const servers: Awaited<ReturnType<typeof launchRedis>>[] = [];
 const backend = await startBackend(root);
+
+/** One of the versions, with a Redis of its own, because one refuses the format of another. */
+interface Version {
+  system: System;
+  redis: Awaited<ReturnType<typeof launchRedis>>;
+}
+
+async function start(folder: string): Promise<Version> {
+  const redis = await launchRedis({ args: ['--appendfsync', 'everysec'] });
+  redises.add(redis);
+  pinned(redis.pid);
+  const place = { root, backendUrl: backend.urls[300], redisUrl: redis.url };
+  const main = resolve(folder, 'dist/main.js');
+  return { system: await startOncegate(store as 'redis' | 'sqlite', place, { main }), redis };
+}
+
+const redises = new Set<Version['redis']>();
 try {
-  const systems = [];
-  for (const folder of folders) {
-    const redis = await launchRedis({ args: ['--appendfsync', 'everysec'] });
-    pinned(redis.pid);
-    servers.push(redis);
-    const place = { root, backendUrl: backend.urls[300], redisUrl: redis.url };
-    const main = resolve(folder, 'dist/main.js');
-    const system = await startOncegate(store as 'redis' | 'sqlite', place, { main });
-    systems.push({ folder, system, redis });
-  }
   for (const work of works.split(',') as Work[]) {
-    const seed = randomBytes(4).toString('hex');
-    const costs = { gateway: systems.map((): number[] => []), redis: systems.map((): number[] => []) };
-    for (let round = -WARM_UPS; round < ROUNDS; round++) {
-      for (const place of systems.keys()) {
-        const which = (place + round + WARM_UPS) % systems.length;
-        const { system, redis } = systems[which] as (typeof systems)[number];
-        const keys = `${seed}-${which}${work === 'replay' ? '' : `-${round}`}`;
-        if (round < 0) {
-          await warmUp(system, work, keys);
-          continue;
+    const costs = { gateway: folders.map((): number[] => []), redis: folders.map((): number[] => []) };
+    for (let begun = 0; begun < ROUNDS; begun += ROUNDS_A_START) {
+      const seed = randomBytes(4).toString('hex');
+      const versions: Version[] = [];
+      for (const folder of folders) versions.push(await start(folder));
+      for (let round = -WARM_UPS; round < Math.min(ROUNDS_A_START, ROUNDS - begun); round++) {
+        for (const place of versions.keys()) {
+          const which = (place + begun + round + WARM_UPS) % versions.length;
+          const { system, redis } = versions[which] as Version;
+          const keys = `${seed}-${which}${work === 'replay' ? '' : `-${round}`}`;
+          if (round < 0) {
+            await warmUp(system, work, keys);
+            continue;
+          }
+          const before = cpuUs(redis.pid);
+          const run = await load(system, work, SLICE_S, keys);
+          costs.gateway[which]?.push(run.cpuUs);
+          costs.redis[which]?.push((cpuUs(redis.pid) - before) / run.requests);
         }
-        const before = cpuUs(redis.pid);
-        const run = await load(system, work, SLICE_S, keys);
-        costs.gateway[which]?.push(run.cpuUs);
-        costs.redis[which]?.push((cpuUs(redis.pid) - before) / run.requests);
+      }
+      for (const { system, redis } of versions) {
+        await end(system.process);
+        await redis.stop();
+        redises.delete(redis);
       }
     }
     for (const part of store === 'redis' ? (['gateway', 'redis'] as const) : (['gateway'] as const)) {
       const [first = []] = costs[part];
-      for (const [which, { folder }] of systems.entries()) {
+      for (const [which, folder] of folders.entries()) {
         const own = costs[part][which] ?? [];
         const ratio = median(own.map((cost, round) => cost / (first[round] as number)));
         const spread = `${Math.min(...own).toFixed(1)} to ${Math.max(...own).toFixed(1)}`;
@@ -76,9 +92,8 @@ try {
       }
     }
   }
-  await Promise.all(systems.map(({ system }) => end(system.process)));
 } finally {
   await end(backend.process);
-  await Promise.all(servers.map((redis) => redis.stop()));
+  await Promise.all([...redises].map((redis) => redis.stop()));
   rmSync(root, { recursive: true, force: true });
 }
