@@ -75,7 +75,7 @@ export class Forwarder {
       if (step) endSent(step, exchange);
       context.upstreamMs += elapsedMs;
       const labels = { operation: context.identity?.operation.name ?? 'none', result: kind };
-      metrics.observe(metrics.upstreamSeconds, labels, elapsedMs / 1000, exemplarIdOf(context));
+      metrics.upstreamSeconds.observe(labels, elapsedMs / 1000, exemplarIdOf(context));
     };
     return executor.send(request, maySend ? { maySend, ended } : { ended });
   }

@@ -240,7 +240,7 @@ class Handlers {
         context.upstreamMs = elapsedMs;
         const labels = { operation, result: exchange.kind };
         const { upstreamSeconds } = this.#metrics;
-        this.#metrics.observe(upstreamSeconds, labels, elapsedMs / 1000, exemplarIdOf(context));
+        upstreamSeconds.observe(labels, elapsedMs / 1000, exemplarIdOf(context));
         resolve(isTold ? Object.assign(exchange, { isLate: true }) : exchange);
         isTold = true;
       };

@@ -75,9 +75,13 @@ export class Access {
     const outcome = context.outcome ?? 'merchant_gone';
     const operation = context.identity?.operation.name ?? 'none';
     metrics.requests.inc({ operation, outcome });
-    metrics.observe(metrics.requestSeconds, { operation }, durationMs / 1000, exemplarIdOf(context));
+    metrics.requestSeconds.observe({ operation }, durationMs / 1000, exemplarIdOf(context));
     // A handler that requires no key may have no merchant.
-    if (context.merchant?.code) metrics.merchant(context.merchant.code).ended(outcome, durationMs / 1000);
+    if (context.merchant?.code) {
+      const merchant = metrics.merchantLabel(context.merchant.code);
+      metrics.merchantRequests.inc({ merchant, outcome });
+      metrics.merchantSeconds.observe({ merchant }, durationMs / 1000);
+    }
     const [path = ''] = (req.url ?? '').split('?', 1);
     const ownMs = Math.max(0, durationMs - context.upstreamMs - context.waitMs);
     if (!context.passedThrough) metrics.gatewaySeconds.observe({ operation }, ownMs / 1000);

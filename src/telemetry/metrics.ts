@@ -1,15 +1,13 @@
 import {
-  Counter,
   collectDefaultMetrics,
   Gauge,
-  Histogram,
   type Metric,
   type OpenMetricsContentType,
   Registry,
 } from 'prom-client';
 import { thisBuild } from '../lib/build.ts';
 import { CATALOGUE, type ConfiguredSet, type Definition, type LabelValues, OUTCOMES } from './catalogue.ts';
-import { MerchantSeries } from './merchant-series.ts';
+import { Counter, Histogram } from './series.ts';
 
 /** How metrics are written. Only OpenMetrics has exemplars. */
 export type MetricsFormat = 'text' | 'openmetrics';
@@ -34,25 +32,29 @@ class Catalogued {
       Object.assign(this, { [field]: this.#instrument(definition) });
   }
 
-  #instrument({ type, name, help, labels, ...more }: Definition): Counter | Gauge | Histogram {
-    const common = { name, help, labelNames: Object.keys(labels), registers: [this.registry] };
-    if (type === 'histogram') {
-      const { buckets = [], hasExemplars = false } = more;
-      const options = { ...common, buckets: [...buckets], enableExemplars: hasExemplars };
-      // prom-client lets no metric with exemplars register itself for the text format, which leaves them out.
-      const metric = new Histogram({ ...options, ...(hasExemplars && { registers: [] }) });
-      if (hasExemplars) this.registry.registerMetric(metric);
-      return metric;
-    }
-    return type === 'counter' ? new Counter(common) : new Gauge(common);
+  #instrument({
+    type,
+    name,
+    help,
+    labels,
+    buckets = [],
+  }: Definition): Counter<string> | Gauge | Histogram<string> {
+    const labelNames = Object.keys(labels);
+    if (type === 'gauge') return new Gauge({ name, help, labelNames, registers: [this.registry] });
+    const metric =
+      type === 'counter'
+        ? new Counter({ name, help, labelNames })
+        : new Histogram({ name, help, labelNames, buckets });
+    // prom-client's types ask for one of its own classes; its registry needs `get` only.
+    this.registry.registerMetric(metric as unknown as Metric);
+    return metric;
   }
 }
 
 /** Every metric of the gateway. `catalogue.ts` defines them. */
 export class Metrics extends (Catalogued as new () => Catalogued & Instruments) {
   readonly #reads = new Map<Gauge, (() => number | undefined)[]>();
-  readonly #merchants = new Map<string, MerchantSeries>();
-  readonly #others: MerchantSeries;
+  #merchants: ReadonlySet<string> = new Set();
   readonly #listeners: (() => void)[] = [];
   /** The values of each configured set whose series have begun. */
   readonly #declared: Record<ConfiguredSet, Set<string>> = {
@@ -74,7 +76,6 @@ export class Metrics extends (Catalogued as new () => Catalogued & Instruments) 
     }
     this.#declare('operations, none', ['none']);
     this.#declare('merchants', ['other']);
-    this.#others = new MerchantSeries(this, 'other');
     this.buildInfo.set({ ...thisBuild() }, 1);
   }
 
@@ -86,22 +87,20 @@ export class Metrics extends (Catalogued as new () => Catalogued & Instruments) 
 
   /** Begins the series of these merchants at 0, and ends those of all others, who then count as `other`. */
   nameMerchants(codes: readonly string[]): void {
-    for (const merchant of this.#merchants.keys()) {
+    for (const merchant of this.#merchants) {
       if (codes.includes(merchant)) continue;
-      this.#merchants.delete(merchant);
       this.#declared.merchants.delete(merchant);
       this.merchantSeconds.remove({ merchant });
       this.merchantInDoubt.remove({ merchant });
       for (const outcome of OUTCOMES) this.merchantRequests.remove({ merchant, outcome });
     }
     this.#declare('merchants', codes);
-    for (const merchant of codes)
-      if (!this.#merchants.has(merchant)) this.#merchants.set(merchant, new MerchantSeries(this, merchant));
+    this.#merchants = new Set(codes);
   }
 
-  /** The series of a merchant: its own if it is named, or else those of `other`. */
-  merchant(code: string): MerchantSeries {
-    return this.#merchants.get(code) ?? this.#others;
+  /** The value of the label `merchant`: the code if it is named, or else `other`. */
+  merchantLabel(code: string): string {
+    return this.#merchants.has(code) ? code : 'other';
   }
 
   /** The operations whose series have begun. */
@@ -134,16 +133,6 @@ export class Metrics extends (Catalogued as new () => Catalogued & Instruments) 
     });
   }
 
-  /** @param traceId becomes an exemplar of the bucket */
-  observe<L extends string>(
-    histogram: Histogram<L>,
-    labels: Record<L, string>,
-    seconds: number,
-    traceId: string | undefined,
-  ): void {
-    histogram.observe({ labels, value: seconds, ...exemplarOf(traceId) });
-  }
-
   /** Calls `listener` each time before the metrics are read. */
   beforeReading(listener: () => void): void {
     this.#listeners.push(listener);
@@ -167,7 +156,7 @@ export class Metrics extends (Catalogued as new () => Catalogued & Instruments) 
    * with that event.
    */
   #begin(field: string, labels: Readonly<Record<string, LabelValues>>): void {
-    const metric = this[field as keyof Instruments] as Counter | Gauge | Histogram;
+    const metric = this[field as keyof Instruments] as Counter<string> | Gauge | Histogram<string>;
     for (const series of combinations(labels)) {
       if (metric instanceof Histogram) metric.zero(series);
       // Unlike `set`, this leaves a series that has begun as it is.
@@ -199,10 +188,6 @@ export class Metrics extends (Catalogued as new () => Catalogued & Instruments) 
     return await registry.metrics();
   }
 }
-
-/** prom-client's types allow only the metric's own labels here. */
-const exemplarOf = (traceId: string | undefined): object | undefined =>
-  traceId === undefined ? undefined : { exemplarLabels: { trace_id: traceId } };
 
 /** Every combination of one value of each label. */
 function combinations(labels: Readonly<Record<string, LabelValues>>): Record<string, string>[] {

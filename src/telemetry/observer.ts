@@ -46,7 +46,7 @@ export class Observer {
 
   inDoubt(call: Keyed, cause: 'timeout' | 'connection' | 'status', reason: string): void {
     this.#metrics.inDoubt.inc({ operation: call.operation, cause });
-    this.#metrics.merchant(call.merchant).leftInDoubt();
+    this.#metrics.merchantInDoubt.inc({ merchant: this.#metrics.merchantLabel(call.merchant) });
     this.#logger.warn({ ...named(call), reason }, 'the outcome of an execution is unknown');
   }
 
@@ -169,7 +169,7 @@ export class Observer {
 
   /** SQLite committed a transaction. */
   committed(ms: number): void {
-    this.#metrics.sqliteCommitSeconds.observe(ms / 1000);
+    this.#metrics.sqliteCommitSeconds.observe({}, ms / 1000);
   }
 
   writerReplaced(error: Error): void {

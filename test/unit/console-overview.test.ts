@@ -77,7 +77,7 @@ it('the overview counts an outcome as failed if the gateway, the store or the ba
 it('the overview adds up how long the gateway and the backend took', async () => {
   const { metrics, overview } = open();
   for (const seconds of [0.25, 0.5]) metrics.gatewaySeconds.observe({ operation: 'withdraw' }, seconds);
-  metrics.upstreamSeconds.observe({ labels: { operation: 'withdraw', result: 'complete' }, value: 2 });
+  metrics.upstreamSeconds.observe({ operation: 'withdraw', result: 'complete' }, 2);
   metrics.inFlight.set(3);
   await overview.take();
   expect((await overview.read(-1)).samples.at(-1)).toMatchObject({

@@ -1,0 +1,179 @@
+/** A value for each label. */
+type Labels<L extends string> = Readonly<Record<L, string>>;
+
+/** What prom-client's registry reads of a metric. */
+interface Reading {
+  name: string;
+  help: string;
+  type: 'counter' | 'histogram';
+  values: Value[];
+}
+
+interface Value {
+  labels: Record<string, string | number>;
+  value: number;
+  /** Of a part of a histogram. */
+  metricName?: string;
+  exemplar?: Exemplar | undefined;
+}
+
+/** A trace id beside a bucket. The names are those of prom-client. */
+interface Exemplar {
+  labelSet: { trace_id: string };
+  value: number;
+  /** Seconds since 1970. */
+  timestamp: number;
+}
+
+interface Named<L extends string> {
+  name: string;
+  help: string;
+  labelNames: readonly L[];
+}
+
+type Tree = Map<string, unknown>;
+
+/**
+ * A metric with one series for each combination of label values. prom-client's own counters and histograms build a text of all
+ * labels for each event, and a payout has ten events: that took 3 % of it. These find a series by one map for each label.
+ * prom-client's registry reads them as it reads its own.
+ */
+abstract class Metric<L extends string, Series> {
+  readonly name: string;
+  readonly help: string;
+  readonly #labelNames: readonly L[];
+  readonly #tree: Tree = new Map();
+  /** In the order in which they began. */
+  readonly #all = new Set<{ labels: Labels<L>; series: Series }>();
+
+  constructor({ name, help, labelNames }: Named<L>) {
+    this.name = name;
+    this.help = help;
+    this.#labelNames = labelNames;
+  }
+
+  /** Ends a series. */
+  remove(labels: Labels<L>): void {
+    const last = this.#labelNames.at(-1) as L;
+    const map = this.#lastMap(labels);
+    this.#all.delete(map.get(labels[last]) as never);
+    map.delete(labels[last]);
+  }
+
+  abstract get(): Promise<Reading>;
+
+  protected abstract begin(): Series;
+
+  protected all(): Iterable<{ labels: Labels<L>; series: Series }> {
+    return this.#all;
+  }
+
+  /** The series with these values. It begins now if it has not begun. */
+  protected seriesOf(labels: Labels<L>): Series {
+    const last = this.#labelNames.at(-1);
+    const map = this.#lastMap(labels);
+    const value = last === undefined ? '' : labels[last];
+    const known = map.get(value) as { series: Series } | undefined;
+    if (known) return known.series;
+    const begun = { labels: { ...labels }, series: this.begin() };
+    map.set(value, begun);
+    this.#all.add(begun);
+    return begun.series;
+  }
+
+  /** The map of the last label's values. */
+  #lastMap(labels: Labels<L>): Tree {
+    let map = this.#tree;
+    for (let i = 0; i < this.#labelNames.length - 1; i++) {
+      const value = labels[this.#labelNames[i] as L];
+      let next = map.get(value) as Tree | undefined;
+      if (!next) {
+        next = new Map();
+        map.set(value, next);
+      }
+      map = next;
+    }
+    return map;
+  }
+}
+
+const NO_LABELS: object = {};
+
+export class Counter<L extends string = never> extends Metric<L, { count: number }> {
+  readonly type = 'counter';
+
+  constructor(named: Named<L>) {
+    super(named);
+    if (named.labelNames.length === 0) this.seriesOf(NO_LABELS as Labels<L>);
+  }
+
+  /** @param count 0 begins a series that has not begun */
+  inc(labels = NO_LABELS as Labels<L>, count = 1): void {
+    this.seriesOf(labels).count += count;
+  }
+
+  async get(): Promise<Reading> {
+    const values = Array.from(this.all(), ({ labels, series }) => ({ labels, value: series.count }));
+    return { name: this.name, help: this.help, type: 'counter', values };
+  }
+
+  protected begin() {
+    return { count: 0 };
+  }
+}
+
+interface Distribution {
+  /** How many values are in each bucket; the last one has no upper bound. */
+  counts: number[];
+  sum: number;
+  exemplars: (Exemplar | undefined)[];
+}
+
+export class Histogram<L extends string = never> extends Metric<L, Distribution> {
+  readonly type = 'histogram';
+  readonly #bounds: readonly number[];
+
+  /** @param named.buckets their upper bounds, ascending */
+  constructor(named: Named<L> & { buckets: readonly number[] }) {
+    super(named);
+    this.#bounds = named.buckets;
+    if (named.labelNames.length === 0) this.seriesOf(NO_LABELS as Labels<L>);
+  }
+
+  /** @param traceId becomes the exemplar of the value's bucket */
+  observe(labels: Labels<L>, value: number, traceId?: string): void {
+    const series = this.seriesOf(labels);
+    const bounds = this.#bounds;
+    let bucket = 0;
+    while (bucket < bounds.length && value > (bounds[bucket] as number)) bucket++;
+    (series.counts[bucket] as number)++;
+    series.sum += value;
+    if (traceId !== undefined)
+      series.exemplars[bucket] = { labelSet: { trace_id: traceId }, value, timestamp: Date.now() / 1000 };
+  }
+
+  /** Begins a series at 0. */
+  zero(labels: Labels<L>): void {
+    this.seriesOf(labels);
+  }
+
+  async get(): Promise<Reading> {
+    const { name, help } = this;
+    const values = Array.from(this.all()).flatMap(({ labels, series }): Value[] => {
+      let count = 0;
+      const buckets = series.counts.map((own, i): Value => {
+        count += own;
+        const le = this.#bounds[i] ?? '+Inf';
+        const exemplar = series.exemplars[i];
+        return { labels: { le, ...labels }, value: count, metricName: `${name}_bucket`, exemplar };
+      });
+      const sum = { labels, value: series.sum, metricName: `${name}_sum` };
+      return [...buckets, sum, { labels, value: count, metricName: `${name}_count` }];
+    });
+    return { name, help, type: 'histogram', values };
+  }
+
+  protected begin() {
+    return { counts: new Array<number>(this.#bounds.length + 1).fill(0), sum: 0, exemplars: [] };
+  }
+}
