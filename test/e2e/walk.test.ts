@@ -1,0 +1,35 @@
+import { execFile } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { expect, it } from 'vitest';
+import { storeKinds } from '../support/stores.ts';
+import type { Walk } from './walk.ts';
+
+const PROGRAM = fileURLToPath(new URL('./walk.ts', import.meta.url));
+
+/** Whoever follows a request through the code reads this much. It may become less. */
+const MOST = {
+  sqlite: {
+    'first payout': { functions: 290, files: 63 },
+    replay: { functions: 222, files: 54 },
+    balance: { functions: 130, files: 36 },
+  },
+  redis: {
+    'first payout': { functions: 295, files: 62 },
+    replay: { functions: 247, files: 55 },
+    balance: { functions: 130, files: 36 },
+  },
+};
+
+it.each(storeKinds)('on %s, a request enters no more functions and files than before', async (kind) => {
+  const { stdout } = await promisify(execFile)(process.execPath, [PROGRAM, kind, '--json']);
+  const walks: Record<string, Walk> = JSON.parse(stdout);
+  for (const [request, most] of Object.entries(MOST[kind])) {
+    const files = Object.values(walks[request] ?? {});
+    expect(files.length, `files of a ${request}: npm run walk`).toBeLessThanOrEqual(most.files);
+    expect(files.length).toBeGreaterThan(10);
+    expect(files.flat().length, `functions of a ${request}: npm run walk`).toBeLessThanOrEqual(
+      most.functions,
+    );
+  }
+});
