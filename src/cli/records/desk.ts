@@ -59,11 +59,11 @@ function refusalOf({ why, detail, record }: Refusal): Exit {
 }
 
 /** The options that name one record. */
-export const RECORD_OPTIONS = { recordId: TEXT, merchant: TEXT, key: TEXT, layer: TEXT, config: TEXT };
+export const RECORD_OPTIONS = { 'record-id': TEXT, merchant: TEXT, key: TEXT, layer: TEXT, config: TEXT };
 
 /** @throws {Exit} 64 unless the options name one record, in one way */
 export function namedRecordId(
-  { recordId, merchant, key, ...options }: { [Name in keyof typeof RECORD_OPTIONS]?: string },
+  { 'record-id': recordId, merchant, key, ...options }: { [Name in keyof typeof RECORD_OPTIONS]?: string },
   usage: string,
   terminal: Terminal,
 ): string {
