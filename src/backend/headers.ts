@@ -45,7 +45,7 @@ export interface Forwarding {
   /** Empty: the merchant is not known, and no X-Merchant-Code is sent. */
   merchantCode: string;
   client: Client;
-  /** Maps the merchant's Authorization value to the one for the backend. Undefined: none is sent. */
+  /** Maps the merchant's Authorization value to the one that the backend gets, if it gets one. */
   authorization: (value: string) => string | undefined;
   /** Headers that may carry an idempotency key, in lower case. A backend that never gets the key cannot recognise a retry. */
   keyHeaders: readonly string[];
@@ -55,9 +55,9 @@ export interface Forwarding {
   secure?: boolean;
   /** Asks for a response without content coding: it may be stored, and then every later client must be able to read it. */
   unencoded?: boolean;
-  /** The value of the field with the hops. Undefined: none is sent. */
+  /** The value of the field with the hops, if it is sent. */
   hops?: string | undefined;
-  /** Replaces the trace context that came. Undefined: that one is passed on as it came. */
+  /** Replaces the trace context that came, which is otherwise passed on. */
   traceContext?: TraceContext | undefined;
 }
 

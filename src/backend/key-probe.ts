@@ -53,7 +53,7 @@ function readAnswer(result: Exchange, { refused, merchantCodeAt }: ProbeRequest)
 
 const failed = (reason: string): ProbeAnswer => ({ kind: 'failed', reason });
 
-/** Undefined: the text is not JSON, says `"success": false`, or has no valid merchant code there. */
+/** Finds the merchant code, unless the text is not JSON, says `"success": false`, or has no valid code there. */
 function codeIn(json: string, members: readonly string[]): string | undefined {
   let at: unknown;
   try {

@@ -52,8 +52,8 @@ export class Slots implements SlotSource {
   }
 
   /**
-   * Waits in the queue if no slot is free. Undefined: the queue is full, `queueTimeoutMs` is over, or `gone` was aborted
-   * because the merchant has disconnected.
+   * Takes a slot, and waits in the queue if none is free. Gives up if the queue is full, after `queueTimeoutMs`, and when `gone` is
+   * aborted because the merchant has disconnected.
    */
   async take(gone?: AbortSignal): Promise<Slot | undefined> {
     const free = this.tryTake();

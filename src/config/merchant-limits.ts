@@ -17,7 +17,7 @@ const limits = {
 
 const merchantLimits = z.strictObject(limits);
 
-/** What a merchant may send. Undefined: any number. */
+/** What a merchant may send. */
 export type MerchantLimit = ReturnType<typeof limitOf>;
 
 /** How many requests a merchant may send, within windows of `windowMs`. */

@@ -21,9 +21,9 @@ export type InDoubtPolicy = 'hold' | 'retry' | 'lookup';
 export interface Call extends Omit<Execution, 'token' | 'memory'> {
   /** How long to wait for another request with this key. Milliseconds; 0: not at all. */
   waitMs: number;
-  /** Of the log. Undefined: the request has no trace. */
+  /** The trace that the log names, if the request has one. */
   traceId?: string | undefined;
-  /** Undefined: the request is not recorded. */
+  /** The spans of a sampled request. */
   spans?: Spans | undefined;
   statuses: StatusPolicy;
   inDoubt: InDoubtPolicy;

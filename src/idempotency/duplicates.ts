@@ -108,7 +108,7 @@ export class Duplicates {
   }
 
   /**
-   * Makes the call the leader of its key. Undefined: the same request is running already, and the call must follow it.
+   * Makes the call the leader of its key, unless the same request is running already. Then the call must follow that one.
    * A call with the same key and another fingerprint follows none: it asks the store, which answers `mismatch`.
    */
   tryLead({ recordId, fingerprint }: Call): Lead | undefined {
@@ -151,7 +151,7 @@ export class Duplicates {
 }
 
 /**
- * What a leader's result means for a duplicate of its request. Undefined: the duplicate must ask the store itself.
+ * The result that a duplicate gets from its leader, unless it must ask the store itself.
  *
  * @param requestId the leader's
  */

@@ -201,7 +201,7 @@ export class Engine {
     return 'kind' in slot ? slot : await this.#executions.restart(call, slot);
   }
 
-  /** Applies the policy for keys in doubt. Undefined: the key stays in doubt. */
+  /** Applies the policy for keys in doubt. Resolves to what the record means then, unless the key stays in doubt. */
   async #applyInDoubtPolicy(
     call: Call,
     lead: Lead,

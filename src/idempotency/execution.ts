@@ -177,7 +177,7 @@ export class Executions {
    * fence cannot notice. So the record is read once more. From before that read, this execution may be sent for as long as the
    * record's age by the store's clock keeps others from taking it for dead, and never after the fence of its start.
    *
-   * @returns undefined: this execution is not, or may not be, the owner any more, so nothing may be sent
+   * @returns the fence, unless this execution may have lost the key. Then nothing may be sent
    */
   async #askOwner(execution: Execution, maySend: () => boolean): Promise<(() => boolean) | undefined> {
     const askedMs = this.#clock.monotonicMs();

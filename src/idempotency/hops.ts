@@ -7,14 +7,14 @@ const MAX_HOPS = 8;
 const ID_DIGITS = 16;
 const HOP = /^[a-z0-9-]{1,32};[0-9a-f]{16,64}$/;
 
-/** One pass through a layer: `LAYER;STORE`. Undefined: the store's id is not known yet. */
+/** One pass through a layer, once the store's id is known: `LAYER;STORE`. */
 export const hopOf = (layer: string, storeId: string | undefined): string | undefined =>
   storeId && `${layer};${storeId.slice(0, ID_DIGITS)}`;
 
 /**
  * Adds this hop to the field in `req.headers`, from where it goes to the backend.
  *
- * @param hop undefined: the field is passed on as it came
+ * @param hop without it, the field is passed on as it came
  * @returns the refusal of a request that has passed this layer and this store before: it would wait for itself. A field that cannot be
  *   read may hide that, and one with too many hops shows a circle of layers whose stores do not know each other
  */

@@ -37,7 +37,7 @@ export class PendingWrites {
     return this.#pending.count;
   }
 
-  /** Repeats `write` until the store answers. Undefined: it was given up after `forMs`, or by {@link close}. */
+  /** Repeats `write` until the store answers. Gives it up after `forMs`, and when {@link close} does, without an answer. */
   add<T>(write: () => Promise<T>, forMs: number): Promise<T | undefined> {
     const untilMs = this.#clock.monotonicMs() + forMs;
     this.#pending.begin();

@@ -43,8 +43,8 @@ function refused(reason: string): Bearer {
 }
 
 /**
- * Maps the merchant's Authorization value to the one that the backend gets; undefined: send no such header.
- * The default keeps it, because the backend identifies the merchant by it.
+ * Maps the merchant's Authorization value to the one that the backend gets, if it gets one. The default keeps the value, because the
+ * backend identifies the merchant by it.
  */
 export function forwardAuthorization(
   options: Pick<AuthOptions, 'forward' | 'replaceWith'>,

@@ -36,7 +36,7 @@ export class KeyIndex {
   }
 
   /**
-   * @param pepper undefined: the file may contain plain secrets only, which are hashed with a random pepper
+   * @param pepper without one, the file may contain plain secrets only, which are hashed with a random pepper
    * @throws KeyFileError if the file has a hash and there is no pepper or another one, or if a secret key occurs twice
    */
   static of(file: KeyFile, pepper: string | undefined): KeyIndex {

@@ -44,8 +44,8 @@ export type KeyAnswer =
 /** Where secret keys are looked up. */
 export interface KeySource {
   /**
-   * Changes whenever the keys change. Results of `find` must not be used under another generation. Undefined: they must not
-   * be cached at all.
+   * Changes whenever the keys change. Results of `find` must not be used under another generation, nor be cached from a source that
+   * has none.
    */
   readonly generation: number | undefined;
   /** The entry of a secret key, in force or not. Does the same work for known and unknown keys. */
@@ -60,7 +60,7 @@ export interface KeySource {
   askWarnings?(): Promise<string[]>;
   /** The current entry for the secret key of an earlier entry; undefined if the key was removed. */
   current(earlier: KeyEntry): KeyEntry | undefined;
-  /** All keys, in force or not. Undefined: the source has no list of keys. */
+  /** All keys, in force or not, if the source has a list of them. */
   entries(): Iterable<KeyEntry> | undefined;
   /** Reads the keys now. If they cannot be read, the old keys stay in force and the promise still resolves. */
   reload(): Promise<void>;
@@ -85,8 +85,8 @@ export function countExpiringMerchants(entries: Iterable<KeyEntry>, nowMs: numbe
 }
 
 /**
- * When the first merchant has no valid secret key left, in milliseconds since the epoch; in the past, if that has happened.
- * Undefined: every merchant has a key without an end. Revoked keys, and merchants who have no others, do not count.
+ * When the first merchant runs out of valid secret keys, in milliseconds since the epoch; in the past, if that has happened. A merchant
+ * with a key without an end never does. Revoked keys, and merchants who have no others, do not count.
  */
 export function firstMerchantEndMs(entries: Iterable<KeyEntry>, nowMs: number): number | undefined {
   const ends = new Map<string, number>();

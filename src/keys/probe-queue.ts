@@ -11,7 +11,7 @@ export interface ProbeQueueOptions extends Pick<UpstreamKeyOptions, 'maxProbes' 
 export type Probed = ProbeAnswer | { kind: 'overloaded' };
 
 interface Job {
-  /** Who asks with a new key. Undefined: the key is known. */
+  /** Who asks, if the key is new. */
   client: string | undefined;
   /** Begins the probe. Must not throw. */
   probe: () => Promise<ProbeAnswer>;
@@ -46,7 +46,7 @@ export class ProbeQueue {
   /**
    * Runs the probe when it is its turn. Never rejects.
    *
-   * @param client who asks with a new key; undefined if the key is known
+   * @param client who asks, if the key is new
    */
   run(client: string | undefined, probe: () => Promise<ProbeAnswer>): Promise<Probed> {
     return new Promise((end) => {

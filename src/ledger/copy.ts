@@ -214,7 +214,7 @@ export class Copy {
     }
   }
 
-  /** Returns what it was. Undefined: it has expired. */
+  /** Returns what it was, unless it has expired. */
   async #copyOne({ id, kind }: Scanned): Promise<'completed' | 'open' | 'audits' | undefined> {
     const { from, to } = this.#options;
     if (kind === 'audit') {

@@ -96,17 +96,17 @@ export class Ledger {
     this.#cipher = cipher;
   }
 
-  /** Undefined: the store is not on this machine. */
+  /** What the store uses, if it is on this machine. */
   get usage(): StoreUsage | undefined {
     return this.#register.usage;
   }
 
-  /** Why starts and restarts are refused now, as far as the store knows without a command. Undefined: they are not. */
+  /** Why starts and restarts are refused now, as far as the store knows without a command. */
   get refusing(): string | undefined {
     return this.#closed?.message ?? this.#register.refusing;
   }
 
-  /** The connection to the server. It is another value before anything can be sent on a new one. Undefined: the store has none. */
+  /** See {@link Register.connection}. */
   get connection(): unknown {
     return this.#register.connection;
   }
@@ -273,8 +273,8 @@ export class Ledger {
   }
 
   /**
-   * In how many milliseconds the record expires if nothing changes it. SQLite counts running time, so there the record can
-   * live longer. Undefined: there is no record, or it never expires.
+   * In how many milliseconds the record expires, if there is one and nothing changes it. SQLite counts running time, so there the
+   * record can live longer.
    */
   async expiresInMs(recordId: RecordId): Promise<number | undefined> {
     return (await this.#register.read(recordId))?.expiresInMs;
@@ -348,7 +348,7 @@ export class Ledger {
     return this.#register.audit(recordId);
   }
 
-  /** The store's mark. Undefined: no gateway has written one. Only reads. */
+  /** Reads the store's mark, if a gateway has written one. */
   readMark(mode: Mode): Promise<UsedMark | undefined> {
     return this.#register.readMark(mode);
   }
@@ -448,7 +448,7 @@ export class Ledger {
     return sinceMs(this.#clock, alive) < this.#own.lifetimes.leaseMs;
   }
 
-  /** The owner's record as it is unless somebody has changed it. Undefined: this process has not written one. */
+  /** The record that this process wrote last for the owner. The store holds it unless somebody has changed it. */
   #guess({ memory }: Owner): Held | undefined {
     if (!memory?.record) return undefined;
     const { record, sent, mayHaveLapsed } = memory;

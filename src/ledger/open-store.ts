@@ -137,7 +137,7 @@ async function redisOptions(
   return { ...store, location: store, tls, replicas, mayLoseOnFailover, lockNodes };
 }
 
-/** Undefined: servers must have a certificate of a well-known authority, if TLS is used at all. */
+/** Makes the TLS of the section `store.tls`. Without that section, a server's certificate must come from a well-known authority. */
 async function tlsOf(
   { tls }: RedisSection,
   openCertificate: typeof openUnobserved,

@@ -13,7 +13,7 @@ export class ClientTls {
   readonly #servername: { servername?: string };
   #options: ClientTlsOptions;
 
-  /** @param serverName the name that the server's certificate must have. Undefined: the host */
+  /** @param serverName the name that the server's certificate must have. Default: the host */
   constructor(certificate: WatchedCertificate, serverName: string | undefined) {
     this.certificate = certificate;
     this.#servername = serverName === undefined ? {} : { servername: serverName };

@@ -74,7 +74,7 @@ export function afterReading(act: () => void): void {
 /**
  * Resolves to the result of `work`, or to undefined after `ms` or when `gone` is aborted. `work` continues in any case.
  *
- * @param work undefined: waits for the others only
+ * @param work without it, waits for `ms` and `gone` only
  * @param waits has, while this waits, a function that ends it
  */
 export async function within<T>(

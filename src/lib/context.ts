@@ -36,7 +36,7 @@ export interface Operation {
 /** Which operation a request is, and how the gateway therefore treats it. */
 export interface Identity {
   readonly operation: Operation;
-  /** Why two parsers could read the request as different operations. Undefined: it is clear. */
+  /** Why two parsers could read the request as different operations. */
   readonly unclear?: string;
   /** A secret key with restricted scopes must have all of these. */
   readonly scopes: readonly string[];
@@ -67,13 +67,13 @@ export interface RequestContext {
   /** Monotonic time at which the head of the request had arrived. */
   readonly startedAtMs: number;
   readonly client: Client;
-  /** The trace that the request belongs to: 32 hexadecimal digits. Undefined: it has no valid `traceparent`, and none was begun. */
+  /** The trace that the request belongs to, if it came with a valid `traceparent` or one was begun. 32 hexadecimal digits. */
   traceId?: string | undefined;
   /** The request keeps the trace that it came with, which is not recorded, as its flag says. */
   isUnsampled?: boolean;
-  /** What the backend gets as trace context. Undefined: what came, as any other header. */
+  /** Replaces the trace context that came, which is otherwise passed on. */
   traceContext?: TraceContext | undefined;
-  /** Undefined: the request is not recorded, which is always so without `tracing.endpoint`. */
+  /** The spans of a sampled request. Without `tracing.endpoint` no request has them. */
   spans?: Spans | undefined;
   merchant?: Merchant;
   identity?: Identity;
@@ -95,7 +95,7 @@ export interface RequestContext {
   ignoredKeyHeaders?: string | undefined;
   /** The id of that key’s record. */
   recordId?: string;
-  /** Under `mode: observe`: what `mode: protect` would have done. Undefined: the request has no key, or the store did not answer. */
+  /** Under `mode: observe`: what `mode: protect` would have done, if the request has a key and the store answered. */
   would?: string;
   /** Under `mode: observe`: call it right before the request is sent, and call what it returns with how that ended. */
   observe?: () => (exchange: Exchange) => void;
@@ -136,7 +136,7 @@ export function attachContext(req: IncomingMessage, context: RequestContext): vo
   (req as IncomingMessage & { [key]?: RequestContext })[key] = context;
 }
 
-/** Undefined: no middleware of oncegate has seen the request yet. */
+/** Finds the context of a request that a middleware of oncegate has seen. */
 export function findContext(req: IncomingMessage): RequestContext | undefined {
   return (req as IncomingMessage & { [key]?: RequestContext })[key];
 }

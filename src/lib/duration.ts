@@ -6,7 +6,7 @@ const UNITS_MS: Record<string, number> = {
   d: 86_400_000,
 };
 
-/** A duration such as `500ms`, `30s`, `15m`, `24h` or `30d` in milliseconds. Undefined: the text is none. */
+/** The milliseconds of a duration such as `500ms`, `30s`, `15m`, `24h` or `30d`, if the text is one. */
 export function durationMs(text: string): number | undefined {
   const [, digits, unit = ''] = /^(\d{1,9})(ms|s|m|h|d)$/.exec(text) ?? [];
   const unitMs = UNITS_MS[unit];

@@ -40,7 +40,7 @@ export const asReceived = (exchange: Exchange): Exchange =>
     : exchange;
 
 interface OfHandler {
-  /** Undefined: the response is not a handler's, but a backend's. */
+  /** What the handler said, if the response comes from an embedded handler. */
   said?: Said;
   /** The merchant was answered `outcome_unknown` before. */
   isLate?: boolean;

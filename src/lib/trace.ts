@@ -61,7 +61,7 @@ export function endSent(step: SentStep, exchange: Exchange): void {
 export interface RequestEnd {
   operation: string;
   outcome: string;
-  /** Undefined: no response was sent. */
+  /** The status of the response, if one was sent. */
   status: number | undefined;
   merchantGone: boolean;
 }

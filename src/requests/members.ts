@@ -50,8 +50,8 @@ export function mayHaveMembers({ rawHeaders }: IncomingMessage): boolean {
 const OVERRIDE = /(?<![\w.-])[._[]method(?![\w-])|\bname(?:\*\d|\s*=\s*"?=\?)/i;
 
 /**
- * Why a member of the body may override the method. Undefined: none does. Looks for the word anywhere in the text, so that parsers
- * need not agree on what the members are.
+ * Why a member of the body may override the method. Looks for the word anywhere in the text, so that parsers need not agree on what
+ * the members are.
  *
  * @param body undefined if it was too large to be read
  */

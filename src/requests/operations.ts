@@ -227,7 +227,7 @@ export class Operations {
   }
 }
 
-/** Why a member may override the method. Undefined: none does. */
+/** Why a member may override the method. */
 function overrideOf(
   { searchesBody }: HeadMatch,
   req: IncomingMessage,

@@ -78,7 +78,7 @@ export function identificationOf(
   );
 }
 
-/** Why a path is not a valid pattern, or could never match as intended; undefined: it is valid. */
+/** Why a path is not a valid pattern, or could never match as intended. */
 function mistakeInPattern(path: string): string | undefined {
   let tokens: Token[];
   try {

@@ -27,8 +27,8 @@ export class PublicPaths {
   }
 
   /**
-   * The identity of a request that needs no secret key. Undefined: it needs one. Only the exact path is public, and only if
-   * no backend could take the request for one of a declared operation. `req.url` must not be ambiguous.
+   * The identity of the request, if it needs no secret key. Only the exact path is public, and only if no backend could take the
+   * request for one of a declared operation. `req.url` must not be ambiguous.
    */
   identityOf(req: IncomingMessage): Identity | undefined {
     const { method = '', url = '' } = req;

@@ -29,8 +29,8 @@ const AS_DECODED = [
 const PLAIN = /^(?:\/[\w-][\w.-]*)+$/;
 
 /**
- * Why the backend could take this request target for another path than the gateway does, such as `a dot segment`;
- * undefined: it is unambiguous. Checks only the path, and that there is no fragment: the gateway forwards queries as they are.
+ * What makes a request target ambiguous, such as `a dot segment`: the backend could take it for another path than the gateway does.
+ * Checks only the path, and that there is no fragment: the gateway forwards queries as they are.
  */
 export function ambiguityOf(target: string): string | undefined {
   if (!target.startsWith('/')) return 'no origin form';

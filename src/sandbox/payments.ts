@@ -12,7 +12,7 @@ type Fields = Readonly<Record<string, unknown>>;
 interface Call {
   readonly request: IncomingMessage;
   readonly merchant: SandboxMerchant;
-  /** Undefined: the body is neither a JSON object nor a form. */
+  /** The members of the body, if it is a JSON object or a form. */
   readonly fields: Fields | undefined;
   readonly ledger: Ledger;
 }

@@ -154,8 +154,8 @@ export interface DoubtCount {
   /** By the record's operation. Operations without keys in doubt are missing. */
   operations: ReadonlyMap<string, OperationDoubts>;
   /**
-   * `createdAtMs` of the oldest one: since then a merchant has waited. A retry that marks it in doubt does not make it younger,
-   * so no alert clears by that. Undefined: no key is in doubt.
+   * `createdAtMs` of the oldest one, if there is one: since then a merchant has waited. A retry that marks it in doubt does not make
+   * it younger, so no alert clears by that.
    */
   oldestSinceMs: number | undefined;
   /** A pair that is missing has not occurred. */
@@ -184,7 +184,7 @@ export interface ListFilter {
   inDoubt: boolean;
   /** The largest number of records in the page. */
   limit: number;
-  /** {@link Listing.cursor} of the page before. Undefined: the first page. */
+  /** {@link Listing.cursor} of the page before. Default: the first page. */
   cursor?: string | undefined;
 }
 

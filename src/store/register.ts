@@ -35,7 +35,7 @@ export interface Held {
   isLeased: boolean;
 }
 
-/** `isLeased` undefined: lock nodes hold the leases, and they were not asked. */
+/** What a read finds. `isLeased` is unknown if lock nodes hold the leases, because a read does not ask them. */
 export type Seen = Omit<Held, 'isLeased'> & { isLeased: boolean | undefined };
 
 /** Nothing → an open record. */
@@ -45,7 +45,7 @@ export interface Create {
   expiresInMs: number;
 }
 
-/** The record under one revision (undefined: nothing) → a record (undefined: nothing). */
+/** The record with this revision, or nothing → another record, or nothing. */
 export interface Replace {
   kind: 'replace';
   revision: Revision | undefined;
@@ -86,7 +86,7 @@ export type Listed =
 
 export interface Page {
   records: Listed[];
-  /** Undefined: this was the last page. */
+  /** Where the next page begins, if there is one. */
   cursor?: string;
 }
 
@@ -117,11 +117,11 @@ export type Closed = 'no' | 'starts' | 'all';
 export interface Register {
   /** A read must say so if its answer has to survive a failover. */
   readonly replicates: boolean;
-  /** Undefined: the store is not on this machine. */
+  /** What the store uses, if it is on this machine. */
   readonly usage?: StoreUsage | undefined;
   /** Why creates are refused now, as far as the register knows without a command. */
   readonly refusing?: string | undefined;
-  /** The connection to the server. It is another value before anything can be sent on a new one. */
+  /** Identifies the connection to the server, if there is one. Changes before anything can be sent on a new connection. */
   readonly connection?: unknown;
   /** Calls `act` each time when a new connection can be used. */
   onConnected?(act: () => void): void;
@@ -156,7 +156,7 @@ export interface Register {
   /** The resolutions of a record, oldest first. Each is kept for at least {@link AUDIT_RETENTION_MS}. */
   audit(id: RecordId): Promise<AuditRecord[]>;
   /**
-   * Rebuilds the index of open records from all records, in small steps. Undefined: the index cannot be lost.
+   * Rebuilds the index of open records from all records, in small steps. Only for a register whose index can be lost.
    *
    * @param report called now and then with the number of records that were read
    */

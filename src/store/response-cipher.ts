@@ -38,7 +38,7 @@ const CIPHERTEXT_AT = NONCE_BYTES + TAG_BYTES;
  */
 export class ResponseCipher {
   readonly #keys = new Map<string, KeyObject>();
-  /** Undefined: nothing is encrypted. */
+  /** The key that encrypts new responses, if they are encrypted. */
   readonly #current: { id: string; key: KeyObject } | undefined;
 
   /** @throws {RangeError} for a secret that does not have 32 bytes, and for a current key that is not among the keys */
@@ -86,7 +86,7 @@ export class ResponseCipher {
     return stored.kind === 'response' ? stored.response : this.#decrypt(recordId, stored);
   }
 
-  /** Why no record under this encryption key can be decrypted. Undefined: the key is known, or the record is not encrypted. */
+  /** Why records with this encryption key cannot be decrypted. */
   whyUnknown(keyId: string | undefined): string | undefined {
     if (keyId === undefined || this.#keys.has(keyId)) return undefined;
     return `it is encrypted with the key ${JSON.stringify(keyId)}, which store.encryption.keys does not have`;

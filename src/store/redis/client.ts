@@ -172,7 +172,7 @@ function ignoreFailedAsking(node: Redis): void {
 /**
  * Asks the sentinels how many replicas follow their master, those that are away included.
  *
- * @returns the largest answer. Undefined: there are no sentinels, or none of them answers
+ * @returns the largest answer, if there are sentinels and one of them answers
  */
 export async function replicasOfSentinels(
   { sentinels }: Location,

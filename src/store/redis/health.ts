@@ -31,7 +31,7 @@ const RETRY_AFTER_MS = 100;
  * them.
  */
 export class Health {
-  /** Why starts are refused, although Redis would take them. Undefined: they are not. */
+  /** Why starts are refused although Redis would take them. */
   refusal: string | undefined;
   /** What can lose a record, one line each. */
   #dangers: readonly string[] = [];

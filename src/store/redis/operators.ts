@@ -93,7 +93,7 @@ export async function listRecords(
 const isOpen = (listed: Listed | undefined): listed is Listed =>
   listed !== undefined && (listed.unreadable !== undefined || listed.head.state !== 'completed');
 
-/** Undefined: there is no record. */
+/** Reads a record without its completion, if there is one. */
 async function listedOf(register: RedisRegister, id: RecordId): Promise<Listed | undefined> {
   const { client } = register.commands;
   const key = register.names.recordOf(id);

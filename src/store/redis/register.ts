@@ -76,7 +76,7 @@ export class RedisRegister implements Register {
   readonly #watched: readonly string[];
   readonly #health: Health;
   readonly #redlock: Redlock;
-  /** The leases of this process, by token. Undefined: it is being taken. Only executions that were renewed are here. */
+  /** The leases of the executions that were renewed, by token. `lock` is missing while the lease is being taken. */
   readonly #leases = new Map<string, { lock?: Lock | undefined }>();
 
   /** Reads the results of create.lua, replace.lua and read.lua. */

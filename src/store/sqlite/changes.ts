@@ -253,7 +253,7 @@ export class Changes {
   }
 }
 
-/** A part of the record that is written. Undefined: nothing is. */
+/** A part of the record that is written, if one is. */
 function partOf(values: Value[], from: number, to: number): Uint8Array | undefined {
   return (values[RECORD_AT] as Uint8Array | undefined)?.subarray(from, to);
 }

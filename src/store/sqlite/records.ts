@@ -49,7 +49,7 @@ export function valuesOf(record: KeyRecord): Value[] {
 }
 
 /**
- * Runs {@link SELECT_RECORD} or {@link SELECT_HEAD}, and checks the values. Undefined: there is no row, or it has expired.
+ * Runs {@link SELECT_RECORD} or {@link SELECT_HEAD}, and checks the values. A row that has expired counts as none.
  *
  * @param runningMs see running-time.ts, as are the times in the row
  * @throws {UnreadableRecord} if any value is one that this version does not write
@@ -130,7 +130,7 @@ const bad = (name: string) => new UnreadableRecord(`the value in column ${name} 
 
 export const SELECT_MARK = 'SELECT mark, marks, protect_until, observe_until FROM store';
 
-/** Reads a row of {@link SELECT_MARK}. Undefined: no gateway has written a mark. */
+/** The mark in a row of {@link SELECT_MARK}, if a gateway has written one. */
 export function markOf(row: unknown, mode: Mode, runningMs: number): UsedMark | undefined {
   const [id, count, protectUntil, observeUntil] = row as [string | null, number, number, number];
   if (id === null) return undefined;

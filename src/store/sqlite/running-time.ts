@@ -14,8 +14,8 @@ import { OWNER_IS_DEAD } from './records.ts';
  */
 
 /**
- * Identifies the current boot of the machine: Linux has a file, macOS a setting of its kernel. Undefined: the system has neither,
- * so processes cannot know that they share a clock.
+ * Identifies the current boot of the machine, by a file on Linux or a setting of the kernel on macOS. On a system that has neither,
+ * processes cannot know that they share a clock.
  */
 export function bootId(file = '/proc/sys/kernel/random/boot_id'): Buffer | undefined {
   const sources = [

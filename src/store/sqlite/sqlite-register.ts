@@ -383,7 +383,7 @@ function lockOut(file: string): DatabaseSync {
   }
 }
 
-/** Undefined: the row has expired, or was removed meanwhile. */
+/** Reads a row without its completion, unless it has expired or was removed meanwhile. */
 function listedAs(id: RecordId, select: StatementSync, row: number, runningMs: number): Listed | undefined {
   try {
     const held = readSelected(select, row, runningMs);

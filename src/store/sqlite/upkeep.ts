@@ -53,8 +53,8 @@ export class Upkeep {
   }
 
   /**
-   * Why new executions are refused, for the operator: below the reserve, so that the results of requests that were already sent can
-   * still be stored. Undefined: there is enough space.
+   * Tells the operator why new executions are refused, if the free space is less than the reserve. The reserve is for the results of
+   * requests that were already sent.
    */
   get shortage(): string | undefined {
     if (this.freeBytes >= this.#keepFreeBytes) return undefined;
