@@ -2,7 +2,7 @@
  * `node grafana/generate.ts` writes grafana/dashboards/ from grafana/source/.
  *
  *   --to FOLDER          where to. Default: grafana/dashboards
- *   --runbook URL        the address of your copy of docs/operations.md
+ *   --runbook URL        the address of your copy of the folder docs
  *   --log-stream LOGQL   what selects the gateways' lines in Loki, values in backticks. Default: {job=`oncegate`}
  */
 import { mkdirSync, writeFileSync } from 'node:fs';
@@ -17,7 +17,7 @@ export const FOLDER = fileURLToPath(new URL('./dashboards/', import.meta.url));
 
 /** As in config/prometheus.rules.yaml, so that one replacement serves both. */
 const DEFAULTS: Installation = {
-  runbook: 'https://runbooks.example/oncegate/docs/operations.md',
+  runbook: 'https://runbooks.example/oncegate/docs',
   logStream: '{job=`oncegate`}',
 };
 

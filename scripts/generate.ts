@@ -2,13 +2,13 @@
  * `npm run generate`: writes every file, and every table of a document, that is made from the sources. A test finds those that are
  * stale.
  */
-import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, globSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { textsOf } from '../grafana/generate.ts';
 import { configJsonSchema } from '../src/config/json-schema.ts';
 import { logTable } from './generate/log-table.ts';
 import { metricsReference } from './generate/metrics.ts';
-import { alertSections, withTexts } from './generate/rules.ts';
+import { type AlertPage, alertPage, withTexts } from './generate/rules.ts';
 import { statesTable } from './generate/states-table.ts';
 import { GUARDS_DOCUMENT, withGuardTables } from './guards.ts';
 import { root } from './root.ts';
@@ -23,10 +23,14 @@ function withTable(page: string, lines: readonly string[]): string {
   return page.replace(TABLE, () => lines.join('\n'));
 }
 
+/** The pages of the runbook that are about an alert. */
+export const alertPages = (): AlertPage[] =>
+  globSync('docs/runbook/Oncegate*.md', { cwd: root }).map((path) => alertPage(read(path)));
+
 /** By path: what the file must have, given what it has. */
 export const GENERATED: ReadonlyMap<string, (text: string) => string> = new Map([
   ['config/gateway.schema.json', () => `${JSON.stringify(configJsonSchema(), undefined, 2)}\n`],
-  ['config/prometheus.rules.yaml', (text) => withTexts(text, alertSections(read('docs/operations.md')))],
+  ['config/prometheus.rules.yaml', (text) => withTexts(text, alertPages())],
   ['docs/architecture.md', (text) => withTable(text, statesTable())],
   ['docs/metrics.md', metricsReference],
   ['docs/operations.md', (text) => withTable(text, logTable())],

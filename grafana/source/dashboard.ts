@@ -26,7 +26,7 @@ export type Dashboard = ReturnType<DashboardBuilder['build']>;
 
 /** What differs between installations. */
 export interface Installation {
-  /** The address of docs/operations.md. */
+  /** The address of the folder `docs`. */
   runbook: string;
   /** LogQL that selects the gateways' log lines in Loki. Its values stand in backticks: it becomes a part of JSON. */
   logStream: string;
@@ -112,8 +112,8 @@ const links = [
   new DashboardLinkBuilder('Runbook')
     .type(DashboardLinkType.Link)
     .icon('doc')
-    .tooltip('docs/operations.md')
-    .url(`\${runbook:raw}`)
+    .tooltip('docs/runbook/README.md')
+    .url(`\${runbook:raw}/runbook/README.md`)
     .targetBlank(true),
   toLogs('Log lines of this request id', `requestId=\`\${request_id:percentencode}\``)
     .icon('doc')

@@ -39,7 +39,7 @@ const writes: Row = {
         'answers. not replicated: they did not reach `store.durability.replicas` replicas in time. stale, lease lost: a gateway ' +
         'was paused for longer than `lock.leaseMs`. unreadable: a record has another encryption key, or is damaged. clock: ' +
         "the wall clock of Redis' host was stepped by more than a second, and records expire early or late: slew it, never " +
-        'step it. Do: the panels beside this one say when; each alert has its section in the runbook.',
+        'step it. Do: the panels beside this one say when; each alert has its page in the runbook.',
       unit: units.Short,
       queries: [
         { expr: lastDay('oncegate_complete_late_total', GATEWAYS), legend: 'sent before stored' },
@@ -50,7 +50,7 @@ const writes: Row = {
         { expr: lastDay('oncegate_store_clock_steps_total', GATEWAYS), legend: 'clock' },
       ],
       thresholds: { red: 0.5 },
-      ...{ size: [12, 8], runbook: 'oncegatecompletelate' },
+      ...{ size: [12, 8], runbook: 'runbook/OncegateCompleteLate.md' },
     }),
     series({
       title: 'Late, pending and unreplicated results',
@@ -65,7 +65,7 @@ const writes: Row = {
         { expr: `sum by (instance) (oncegate_pending_writes{${GATEWAYS}})`, legend: 'pending: {{instance}}' },
       ],
       thresholds: { red: 0.5 },
-      ...{ size: [12, 8], runbook: 'oncegatecompletelate' },
+      ...{ size: [12, 8], runbook: 'runbook/OncegateCompleteLate.md' },
     }),
     series({
       title: 'Stale writes and lost leases',
@@ -81,7 +81,7 @@ const writes: Row = {
       ],
       colors: { complete: 'red' },
       dataLinks: [toLogs('Log lines', `write=\`${labelOf('write')}\``)],
-      ...{ size: [12, 8], runbook: 'oncegatestalewrites' },
+      ...{ size: [12, 8], runbook: 'runbook/OncegateStaleWrites.md' },
     }),
     series({
       title: 'Unreadable records',
@@ -95,7 +95,7 @@ const writes: Row = {
       ],
       thresholds: { red: 0.5 },
       dataLinks: [toLogs('Log lines', 'msg=`a record cannot be read`')],
-      ...{ size: [12, 8], runbook: 'oncegateunreadablerecords' },
+      ...{ size: [12, 8], runbook: 'runbook/OncegateUnreadableRecords.md' },
     }),
   ],
 };
@@ -131,7 +131,7 @@ const idempotency: Row = {
         { expr: `oncegate_executing{${GATEWAYS}}`, legend: '{{instance}} executing' },
         { expr: `oncegate_waiting{${GATEWAYS}}`, legend: '{{instance}} waiting' },
       ],
-      ...{ size: [8, 8], runbook: 'oncegateinflightfull' },
+      ...{ size: [8, 8], runbook: 'runbook/OncegateInFlightFull.md' },
     }),
     series({
       title: 'Share of payouts without a key',
@@ -150,7 +150,7 @@ const idempotency: Row = {
         },
       ],
       ...{ max: 1, thresholds: { yellow: 0.01 } },
-      ...{ size: [8, 8], runbook: 'oncegateunprotectedpayouts' },
+      ...{ size: [8, 8], runbook: 'runbook/OncegateUnprotectedPayouts.md' },
     }),
     series({
       title: 'Age of the oldest key in doubt, and of the count',
@@ -171,7 +171,7 @@ const idempotency: Row = {
         },
       ],
       thresholds: { yellow: 900, red: 3600 },
-      ...{ size: [8, 8], runbook: 'oncegatedoubtsnotcounted' },
+      ...{ size: [8, 8], runbook: 'runbook/OncegateDoubtsNotCounted.md' },
     }),
     series({
       title: 'Resolutions, lookups and requests sent again',
@@ -191,7 +191,7 @@ const idempotency: Row = {
         { expr: increaseOf('oncegate_sent_again_total', GATEWAYS), legend: 'sent again' },
       ],
       dataLinks: [toLogs('Resolutions in the log', 'msg=`a key in doubt was resolved`')],
-      ...{ size: [8, 8], runbook: 'oncegatelookupsfail' },
+      ...{ size: [8, 8], runbook: 'runbook/OncegateLookupsFail.md' },
     }),
     series({
       title: 'Under observe mode',
@@ -209,7 +209,7 @@ const idempotency: Row = {
       ],
       colors: { replayed: 'red', waited: 'red', 'not observed': 'orange' },
       dataLinks: [toLogs('Log lines', `would=\`${labelOf('would')}\``)],
-      ...{ size: [8, 8], runbook: 'oncegateobserving' },
+      ...{ size: [8, 8], runbook: 'runbook/OncegateObserving.md' },
     }),
   ],
 };
@@ -230,7 +230,7 @@ const store: Row = {
         { expr: `oncegate_store_forgot{${GATEWAYS}}`, legend: '{{instance}} same store' },
       ],
       ...{ good: 'takes writes', bad: 'refuses writes', goodIs: 0 },
-      ...{ size: [8, 8], runbook: 'oncegatestorerefuseswrites' },
+      ...{ size: [8, 8], runbook: 'runbook/OncegateStoreRefusesWrites.md' },
     }),
     series({
       title: 'Store latency by command, p99',
@@ -241,7 +241,7 @@ const store: Row = {
       unit: units.Seconds,
       queries: [{ expr: quantile(0.99, storeSeconds, GATEWAYS, 'command'), legend: '{{command}}' }],
       thresholds: { yellow: 0.05, red: 0.25 },
-      ...{ size: [8, 8], runbook: 'oncegatestorefailing' },
+      ...{ size: [8, 8], runbook: 'runbook/OncegateStoreFailing.md' },
     }),
     series({
       title: 'Store errors by command',
@@ -261,7 +261,7 @@ const store: Row = {
         },
       ],
       ...{ max: 1, thresholds: { yellow: 0.001, red: 0.01 } },
-      ...{ size: [8, 8], runbook: 'oncegatestorefailing' },
+      ...{ size: [8, 8], runbook: 'runbook/OncegateStoreFailing.md' },
     }),
     series({
       title: 'SQLite: commit time',
@@ -296,7 +296,7 @@ const store: Row = {
       unit: units.BytesIEC,
       queries: [{ expr: `oncegate_sqlite_wal_bytes{${GATEWAYS}}`, legend: '{{instance}}' }],
       thresholds: { yellow: 64 * MIB, red: 256 * MIB },
-      ...{ size: [6, 8], runbook: 'oncegatewalgrows' },
+      ...{ size: [6, 8], runbook: 'runbook/OncegateWalGrows.md' },
     }),
     series({
       title: 'SQLite: free disk space',
@@ -311,7 +311,7 @@ const store: Row = {
         },
       ],
       ...{ ground: 'red', thresholds: { yellow: 256 * MIB, green: 1024 * MIB } },
-      ...{ size: [6, 8], runbook: 'oncegatediskspacelow' },
+      ...{ size: [6, 8], runbook: 'runbook/OncegateDiskSpaceLow.md' },
     }),
   ],
 };
@@ -328,7 +328,7 @@ const backend: Row = {
       unit: units.RequestsPerSecond,
       queries: [{ expr: rateBy('result', `${upstream}_count`, GATEWAYS), legend: '{{result}}' }],
       colors: { complete: 'green', not_sent: 'orange', unknown: 'red' },
-      ...{ size: [8, 8], runbook: 'oncegateupstreamunreachable' },
+      ...{ size: [8, 8], runbook: 'runbook/OncegateUpstreamUnreachable.md' },
     }),
     series({
       title: 'Slots in use',
@@ -344,7 +344,7 @@ const backend: Row = {
         },
       ],
       ...{ max: 1, thresholds: { yellow: 0.8, red: 1 } },
-      ...{ size: [8, 8], runbook: 'oncegateslotsfull' },
+      ...{ size: [8, 8], runbook: 'runbook/OncegateSlotsFull.md' },
     }),
     series({
       title: 'Queued for a slot, and streams',
@@ -358,7 +358,7 @@ const backend: Row = {
         { expr: `oncegate_upstream_slots_queued{${GATEWAYS}}`, legend: '{{instance}} queued' },
         { expr: `oncegate_streams{${GATEWAYS}}`, legend: '{{instance}} streams' },
       ],
-      ...{ size: [8, 8], runbook: 'oncegateoverloaded' },
+      ...{ size: [8, 8], runbook: 'runbook/OncegateOverloaded.md' },
     }),
   ],
 };
@@ -377,7 +377,7 @@ const keys: Row = {
         { expr: `oncegate_secret_keys{${GATEWAYS}}`, legend: '{{instance}}' },
         { expr: `oncegate_merchants_expiring{${GATEWAYS}}`, legend: '{{instance}}, merchants that end' },
       ],
-      ...{ size: [6, 8], runbook: 'rotate-secret-keys' },
+      ...{ size: [6, 8], runbook: 'operations.md#rotate-secret-keys' },
     }),
     series({
       title: 'Keys and certificates end',
@@ -390,7 +390,7 @@ const keys: Row = {
         whenFirst('oncegate_secret_key_expires_timestamp_seconds', 'keys'),
         whenFirst('oncegate_certificate_expires_timestamp_seconds', 'certificate'),
       ],
-      ...{ size: [6, 8], runbook: 'oncegatekeyexpires' },
+      ...{ size: [6, 8], runbook: 'runbook/OncegateKeyExpires.md' },
     }),
     series({
       title: 'Probes of secret keys',
@@ -401,7 +401,7 @@ const keys: Row = {
         'log say why; docs/operations.md#keys-of-the-backend has the steps.',
       unit: units.OpsPerSecond,
       queries: [{ expr: rateBy('result', 'oncegate_key_probes_total', GATEWAYS), legend: '{{result}}' }],
-      ...{ size: [6, 8], runbook: 'keys-of-the-backend' },
+      ...{ size: [6, 8], runbook: 'operations.md#keys-of-the-backend' },
     }),
     series({
       title: 'Refused by limits and TLS',
@@ -417,7 +417,7 @@ const keys: Row = {
         { expr: rateBy('reason', handshakes, GATEWAYS), legend: 'handshake: {{reason}}' },
       ],
       dataLinks: [toLogs('Log lines of 429', 'outcome=`rate_limited`')],
-      ...{ size: [6, 8], runbook: 'oncegateconnectionsrefused' },
+      ...{ size: [6, 8], runbook: 'runbook/OncegateConnectionsRefused.md' },
     }),
   ],
 };
@@ -493,7 +493,7 @@ const processes: Row = {
           legend: '{{mode}}, undeclared: {{undeclared}}, {{store}}, keys: {{keys}}',
         },
       ],
-      ...{ size: [8, 8], runbook: 'deploy-and-stop' },
+      ...{ size: [8, 8], runbook: 'operations.md#deploy-and-stop' },
     }),
     stat({
       title: 'Warnings now, and reloads in the last 24 h',
@@ -520,7 +520,7 @@ const processes: Row = {
         ]),
       ),
       dataLinks: [toLogs('Log lines', 'msg=~`.*configuration.*|.*certificate.*|the secret keys .*`')],
-      ...{ size: [8, 8], runbook: 'oncegateconfigrefused' },
+      ...{ size: [8, 8], runbook: 'runbook/OncegateConfigRefused.md' },
     }),
     series({
       title: 'Spans of traces',

@@ -18,9 +18,9 @@ const link = (title: string, url: string) =>
 export const toPage = (page: Page, title: string) =>
   link(title, `/d/${UIDS[page]}?\${__url_time_range}&\${__all_variables}`);
 
-/** A heading of the runbook. */
-export const toRunbook = (anchor: string) =>
-  link('What to do (runbook)', `\${runbook:raw}#${anchor}`).targetBlank(true);
+/** A page of the documents, by its path in `docs`. */
+export const toRunbook = (page: string) =>
+  link('What to do (runbook)', `\${runbook:raw}/${page}`).targetBlank(true);
 
 /** Log lines in Loki, in Grafana's Explore. `filter` is LogQL, without double quotes. */
 export const toLogs = (title: string, filter: string) => link(title, exploreUrl(filter)).targetBlank(true);

@@ -43,7 +43,7 @@ const wellBeing: Row = {
         { expr: availability('1h', `${FAILED}|${FAILED_BEHIND}`), legend: 'with the backend' },
       ],
       ...{ ground: 'red', thresholds: { yellow: 0.995, green: OBJECTIVES.available } },
-      ...{ size: [4, 5], runbook: 'oncegateavailabilityburnsfast' },
+      ...{ size: [4, 5], runbook: 'runbook/OncegateAvailabilityBurnsFast.md' },
     }),
     stat({
       title: 'Added latency, p99',
@@ -55,7 +55,7 @@ const wellBeing: Row = {
       decimals: 3,
       queries: [{ expr: orZero(`${added(0.99)} >= 0`), legend: 'added' }],
       thresholds: { yellow: OBJECTIVES.addedSeconds, red: 0.25 },
-      ...{ size: [4, 5], runbook: 'oncegatelatencyburnsfast', details: 'internals' },
+      ...{ size: [4, 5], runbook: 'runbook/OncegateLatencyBurnsFast.md', details: 'internals' },
     }),
     stat({
       title: 'Keys in doubt now',
@@ -65,7 +65,7 @@ const wellBeing: Row = {
       unit: units.Short,
       queries: [{ expr: `sum by (job) (${keysOf('oncegate_keys_in_doubt', GATEWAYS)})`, legend: '{{job}}' }],
       thresholds: { red: 1 },
-      ...{ size: [4, 5], runbook: 'resolve-a-key-in-doubt' },
+      ...{ size: [4, 5], runbook: 'runbook/resolve-a-key-in-doubt.md' },
     }),
     stat({
       title: 'Oldest key in doubt',
@@ -76,7 +76,7 @@ const wellBeing: Row = {
       unit: units.Seconds,
       queries: [{ expr: ofTheStore('oncegate_oldest_in_doubt_seconds'), legend: '{{job}}' }],
       thresholds: { yellow: 1, red: 3600 },
-      ...{ size: [4, 5], details: 'internals', runbook: 'oncegateindoubtold' },
+      ...{ size: [4, 5], details: 'internals', runbook: 'runbook/OncegateInDoubtOld.md' },
     }),
     stat({
       title: 'Gateways',
@@ -92,18 +92,18 @@ const wellBeing: Row = {
         up: { ground: 'red', thresholds: { green: 1 } },
         down: { ground: 'green', thresholds: { red: 1 } },
       },
-      ...{ size: [4, 5], details: 'internals', runbook: 'oncegategatewaydown' },
+      ...{ size: [4, 5], details: 'internals', runbook: 'runbook/OncegateGatewayDown.md' },
     }),
     states({
       title: 'Alerts',
       description:
         'Alerts of severity critical and warning that fire, or have fired in this time; "none" while there are none, and if ' +
-        'Prometheus has not loaded config/prometheus.rules.yaml. Do: open the runbook at the section with the name of the ' +
+        'Prometheus has not loaded config/prometheus.rules.yaml. Do: open the page of the runbook with the name of the ' +
         'alert; begin with the one that fired first.',
       unit: units.Short,
       queries: [{ expr: orZero(`max by (alertname) (${FIRING})`, 'alertname'), legend: '{{alertname}}' }],
       ...{ good: 'quiet', bad: 'fires', goodIs: 0 },
-      ...{ size: [4, 5], runbook: 'alerts' },
+      ...{ size: [4, 5], runbook: 'runbook/README.md' },
     }),
   ],
 };
@@ -151,7 +151,7 @@ const merchants: Row = {
         { expr: `${OBJECTIVES.available} + 0 * max(oncegate_build_info{${GATEWAYS}})`, legend: 'objective' },
       ],
       colors: { objective: 'red' },
-      ...{ softMin: 0.99, max: 1, size: [12, 8], runbook: 'oncegateavailabilityburnsfast' },
+      ...{ softMin: 0.99, max: 1, size: [12, 8], runbook: 'runbook/OncegateAvailabilityBurnsFast.md' },
     }),
     series({
       title: 'Share of requests that were not served',
@@ -164,7 +164,7 @@ const merchants: Row = {
       queries: [{ expr: notServed, legend: '{{outcome}}' }],
       thresholds: { yellow: 0.001, red: 0.01 },
       dataLinks: [logsOfOutcome],
-      ...{ size: [12, 8], details: 'internals', runbook: 'oncegateavailabilityburnsfast' },
+      ...{ size: [12, 8], details: 'internals', runbook: 'runbook/OncegateAvailabilityBurnsFast.md' },
     }),
     series({
       title: 'Requests by merchant',
@@ -197,7 +197,7 @@ const merchants: Row = {
       ],
       ...{ max: 1, thresholds: { yellow: 0.001, red: 0.01 } },
       dataLinks: [logsOfMerchant],
-      ...{ size: [8, 8], runbook: 'oncegateavailabilityburnsfast' },
+      ...{ size: [8, 8], runbook: 'runbook/OncegateAvailabilityBurnsFast.md' },
     }),
     series({
       title: 'Replays and refusals, by merchant',
@@ -238,7 +238,7 @@ const doubts: Row = {
         { expr: keysOf('oncegate_keys_owner_gone', OPERATIONS), legend: '{{job}} {{operation}}: owner gone' },
       ],
       thresholds: { red: 1 },
-      ...{ size: [8, 8], details: 'internals', runbook: 'resolve-a-key-in-doubt' },
+      ...{ size: [8, 8], details: 'internals', runbook: 'runbook/resolve-a-key-in-doubt.md' },
     }),
     series({
       title: 'In doubt by cause',
@@ -255,7 +255,7 @@ const doubts: Row = {
       ],
       thresholds: { red: 0.5 },
       dataLinks: [toLogs('Log lines', 'msg=`the outcome of an execution is unknown`')],
-      ...{ size: [8, 8], runbook: 'oncegateindoubt' },
+      ...{ size: [8, 8], runbook: 'runbook/OncegateInDoubt.md' },
     }),
     stat({
       title: 'In doubt by merchant, last 24 h',
@@ -270,7 +270,7 @@ const doubts: Row = {
         },
       ],
       thresholds: { red: 0.5 },
-      ...{ size: [8, 8], runbook: 'oncegateindoubt' },
+      ...{ size: [8, 8], runbook: 'runbook/OncegateInDoubt.md' },
     }),
   ],
 };
@@ -299,7 +299,7 @@ const latency: Row = {
       unit: units.Seconds,
       queries: quantiles('oncegate_gateway_duration_seconds', OPERATIONS),
       thresholds: { yellow: OBJECTIVES.addedSeconds, red: 0.25 },
-      ...{ size: [6, 8], details: 'internals', runbook: 'oncegatelatencyburnsfast' },
+      ...{ size: [6, 8], details: 'internals', runbook: 'runbook/OncegateLatencyBurnsFast.md' },
     }),
     series({
       title: 'The backend by operation, p95',
@@ -317,7 +317,7 @@ const latency: Row = {
         },
       ],
       thresholds: { yellow: 2.5, red: 5 },
-      ...{ size: [6, 8], details: 'internals', runbook: 'oncegateupstreamslow' },
+      ...{ size: [6, 8], details: 'internals', runbook: 'runbook/OncegateUpstreamSlow.md' },
     }),
     series({
       title: 'Latency by merchant, p95',
@@ -334,7 +334,7 @@ const latency: Row = {
       ],
       thresholds: { yellow: 2.5, red: 7 },
       dataLinks: [logsOfMerchant],
-      ...{ size: [6, 8], runbook: 'oncegateupstreamslow' },
+      ...{ size: [6, 8], runbook: 'runbook/OncegateUpstreamSlow.md' },
     }),
   ],
 };

@@ -14,7 +14,8 @@ import { ROOT, read } from '../../support/repository.ts';
 import { stackForFile } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 
-const RUNBOOK = 'docs/operations.md';
+const OPERATIONS = 'docs/operations.md';
+const RUNBOOK = 'docs/runbook';
 const TOKEN = 'a-token-of-the-test-0123456789';
 /** The changelog has the commands of earlier versions. */
 const DOCUMENTS = globSync(['*.md', 'docs/**/*.md', 'grafana/*.md', 'bench/**/*.md', 'test/*.md'], {
@@ -110,7 +111,7 @@ describe('the commands of the documents', () => {
   });
 
   it('inspect and back up SQLite', async () => {
-    const [inspect, backUp, ...others] = commandsUnder(RUNBOOK, 'Inspect and back up SQLite');
+    const [inspect, backUp, ...others] = commandsUnder(OPERATIONS, 'Inspect and back up SQLite');
     expect(others).toEqual([]);
     expect(steady(await runHere(inspect))).toBe(steady(inspect?.output ?? ''));
     await runHere(backUp);
@@ -119,7 +120,7 @@ describe('the commands of the documents', () => {
   });
 
   it('resolve keys in doubt, on the command line and on the admin port', async () => {
-    const commands = commandsUnder(RUNBOOK, 'Resolve a key in doubt');
+    const commands = commandsUnder(`${RUNBOOK}/resolve-a-key-in-doubt.md`, 'Resolve a key in doubt');
     expect(commands).toHaveLength(6);
     const [list, show, resolve, listed, shown, resolved] = commands;
     expect(steady(await runHere(list))).toBe(steady(list?.output ?? ''));
@@ -143,7 +144,7 @@ describe('the commands of the documents', () => {
   });
 
   it('issue, rotate and revoke secret keys', async () => {
-    const commands = commandsUnder(RUNBOOK, 'Rotate secret keys').map(({ text }) => text);
+    const commands = commandsUnder(OPERATIONS, 'Rotate secret keys').map(({ text }) => text);
     const today = new Date().toISOString().slice(0, 10);
     const lines = commands
       .join('\n')
@@ -155,27 +156,30 @@ describe('the commands of the documents', () => {
   });
 
   it('put the address of a runbook into the alerts', async () => {
-    const [command, ...others] = commandsUnder(RUNBOOK, 'Alerts');
+    const [command, ...others] = commandsUnder(`${RUNBOOK}/README.md`, 'By alert');
     expect(others).toEqual([]);
     const cwd = newFolder();
     copyFileSync(join(ROOT, 'config/prometheus.rules.yaml'), join(cwd, 'prometheus.rules.yaml'));
     await inShell(command?.text ?? '', { cwd });
     const rules = readFileSync(join(cwd, 'prometheus.rules.yaml'), 'utf8');
-    expect(rules).toContain('runbook_url: https://YOUR-COPY/docs/operations.md#');
+    expect(rules).toContain('runbook_url: https://YOUR-COPY/docs/runbook/OncegateInDoubt.md');
     expect(rules).not.toMatch(/runbook_url: .*runbooks\.example/);
     expect(promtool('check', 'rules', join(cwd, 'prometheus.rules.yaml'))).toBe('');
   });
 
   it('write the secrets of compose.yaml, and start it', async () => {
     const cwd = newFolder();
-    const commands = commandsUnder(RUNBOOK, 'Run everything with compose').map(({ text }) => text);
+    const commands = commandsUnder(OPERATIONS, 'Run everything with compose').map(({ text }) => text);
     const programs = { docker: 'echo "docker $*"' };
     expect(await inShell(commands.join('\n'), { cwd, programs })).toBe('docker compose up --detach --wait\n');
     expect(readFileSync(join(cwd, '.env'), 'utf8')).toMatch(/^REDIS_PASSWORD=[0-9a-f]{48}$/m);
   });
 
   it('accept a store that was restored', async () => {
-    const [command, ...others] = commandsUnder(RUNBOOK, 'After a backup was restored');
+    const [command, ...others] = commandsUnder(
+      `${RUNBOOK}/after-a-backup-was-restored.md`,
+      'After a backup was restored',
+    );
     expect(others).toEqual([]);
     const mark = { format: 1, mark: { id: '0'.repeat(32), count: 1 }, seenAt: new Date().toISOString() };
     writeFileSync(join(folder, 'restored.yaml'), stringify(stack.config));
@@ -185,7 +189,7 @@ describe('the commands of the documents', () => {
   });
 
   it('copy the records to another store', async () => {
-    const commands = commandsUnder(RUNBOOK, 'Move the records to another store');
+    const commands = commandsUnder(OPERATIONS, 'Move the records to another store');
     expect(commands).toHaveLength(1);
     const [copy] = commands;
     const redis = await startRedis();
@@ -208,7 +212,7 @@ it('the commands of grafana/README.md write dashboards for another runbook and l
   const printed = await inShell((command?.text ?? '').replace('/srv/dashboards', to), { cwd: ROOT });
   expect(printed.match(/^written: /gm)).toHaveLength(2);
   const overview = readFileSync(join(to, 'oncegate-overview.json'), 'utf8');
-  expect(overview).toContain('https://wiki.example/oncegate/operations.md');
+  expect(overview).toContain('https://wiki.example/oncegate/docs');
   expect(overview).not.toContain('runbooks.example');
 });
 

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { textsOf } from '../../../grafana/generate.ts';
 import { added, availability, FAILED, OBJECTIVES, SERVED } from '../../../grafana/source/objectives.ts';
 import { LOG_EVENTS } from '../../../scripts/generate/log-events.ts';
-import { anchorsOf } from '../../support/anchors.ts';
+import { leadsNowhere } from '../../support/anchors.ts';
 import { parsedConfig } from '../../support/config.ts';
 import { eachRow } from '../../support/each-row.ts';
 import { read } from '../../support/repository.ts';
@@ -106,19 +106,21 @@ describe('the links', () => {
   ];
   const startingWith = (start: string) => links.filter(({ url }) => url?.startsWith(start));
 
-  it('lead to dashboards with time range and choices, to headings of the runbook from every panel, or to logs', () => {
-    const anchors = anchorsOf(read('docs/operations.md'));
-    const runbook = `\${runbook:raw}#`;
+  it('lead to dashboards with time range and choices, to pages of the documents from every panel, or to logs', () => {
+    const runbook = `\${runbook:raw}/`;
     eachRow(links, ({ type, tags, url }) => {
       if (url === undefined) expect({ type, tags }).toEqual({ type: 'dashboards', tags: ['oncegate'] });
-      else if (url.startsWith(runbook)) expect(anchors).toContain(url.slice(runbook.length));
+      else if (url.startsWith(runbook))
+        expect(leadsNowhere(`docs/${url.slice(runbook.length)}`), url).toBe(false);
       else if (url.startsWith('/d/')) {
         const [, uid] = /^\/d\/([\w-]+)\?\$\{__url_time_range\}&\$\{__all_variables\}$/.exec(url) ?? [];
         expect(dashboards.map((dashboard) => dashboard.uid)).toContain(uid);
-      } else expect(url).toMatch(/^(?:\/explore\?|\$\{runbook:raw\}$)/);
+      } else expect(url).toMatch(/^\/explore\?/);
     });
     expect(startingWith('/d/').length).toBeGreaterThan(4);
-    expect(new Set(startingWith(runbook).map(({ from }) => from)).size).toBe(panels.length);
+    expect(new Set(startingWith(runbook).map(({ from }) => from)).size).toBe(
+      panels.length + dashboards.length,
+    );
   });
 
   it('to logs are addresses of Explore with LogQL that names fields of log lines', () => {
@@ -204,7 +206,7 @@ describe('the texts for the person on call', () => {
       expect(annotations).toEqual({
         summary: expect.stringMatching(/\w/),
         description: expect.stringMatching(/\.$/),
-        runbook_url: `${base}#${alert?.toLowerCase()}`,
+        runbook_url: `${base}/runbook/${alert}.md`,
       });
     // The dashboards ask for alerts of these names.
     expect(alerts.filter(({ alert }) => !alert?.startsWith('Oncegate'))).toEqual([]);

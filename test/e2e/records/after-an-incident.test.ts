@@ -22,7 +22,10 @@ import { until } from '../../support/until.ts';
 /** Runs the commands of the runbook in order. Returns what each printed, and whether it failed. */
 async function runRunbook(configFile: string, cwd: string): Promise<{ stdout: string; failed: boolean }[]> {
   const ended: { stdout: string; failed: boolean }[] = [];
-  for (const { text } of commandsUnder('docs/operations.md', 'After an incident: many keys at once'))
+  for (const { text } of commandsUnder(
+    'docs/runbook/resolve-many-keys.md',
+    'After an incident: many keys at once',
+  ))
     ended.push(
       await inShell(text.replaceAll('FILE', configFile), { cwd }).then(
         (stdout) => ({ stdout, failed: false }),
