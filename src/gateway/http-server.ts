@@ -167,6 +167,8 @@ function malformed(code = ''): Problem {
 
 /** Answers on a socket for which Node has no response object, and closes the connection. */
 export function refuseOnSocket(socket: Duplex, refusal: Problem, requestId: string): void {
+  // Node has removed its own error listener. Without one, an error would end the process and leave its executions in doubt.
+  socket.on('error', () => {});
   if (!socket.writable) return;
   const body = problemBody(refusal, requestId);
   const headers = [...problemHeaders(refusal, requestId, Buffer.byteLength(body)), 'Connection', 'close'];

@@ -2,6 +2,7 @@ import { describe, expect, test } from 'vitest';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
 import { payoutBody } from '../../support/payout.ts';
+import { rawConnection } from '../../support/raw.ts';
 import { stackForFile } from '../../support/stack.ts';
 import {
   ALPHA,
@@ -187,6 +188,18 @@ describe('a target', () => {
   test('of CONNECT, and the asterisk, are answered 400 invalid_target', async () => {
     for (const line of ['CONNECT evil.test:443', 'CONNECT /v1/index.php', 'OPTIONS *', 'POST *'])
       expect(await refusalOf(head(line, ALPHA, 'Content-Length: 1'))).toEqual([400, 'invalid_target']);
+  });
+
+  // Node removes its error listener from the socket, and an error without a listener ends the process.
+  test('of CONNECT, from a client that resets the connection at once, does not end the gateway', async () => {
+    for (let i = 0; i < 20; i++) {
+      const socket = await rawConnection(stack.port);
+      socket.write(head('CONNECT evil.test:443'));
+      // Sometimes before the request was read, sometimes behind it.
+      if (i % 2 === 0) await new Promise((resolve) => setImmediate(resolve));
+      socket.resetAndDestroy();
+    }
+    expect((await answerTo(post('/v1/index.php'))).status).toBe(201);
   });
 
   test('reaches the backend byte for byte', async () => {
