@@ -5,7 +5,7 @@ import type { Socket } from 'node:net';
 import { createProxyMiddleware, type Plugin } from 'http-proxy-middleware';
 import type { ClientTls } from '../lib/client-tls.ts';
 import { contextOf } from '../lib/context.ts';
-import { type Problem, problem, sendProblem } from '../lib/problem.ts';
+import { type Problem, problem, problemDocument, sendProblem, sendProblemOnSocket } from '../lib/problem.ts';
 import type { RawHeaders } from './headers.ts';
 import type { UpstreamOptions } from './options.ts';
 import { answer, giveUp, incomplete, refuseAnswer, setRequestId } from './passthrough-answer.ts';
@@ -18,8 +18,6 @@ export interface PassthroughOptions {
   headersOf(req: IncomingMessage): string[];
   /** True while the gateway is shutting down: responses then close their connection. */
   draining(): boolean;
-  /** Answers an upgrade that cannot be passed on, and closes its socket. */
-  refuseUpgrade(socket: Socket, refusal: Problem, requestId: string): void;
 }
 
 export interface Passthrough {
@@ -75,7 +73,7 @@ export function createPassthrough(options: PassthroughOptions): Passthrough {
     handle(req, res) {
       if (res.closed) return;
       const refusal = begin(req, res);
-      if (refusal) return sendProblem(res, refusal, contextOf(req).requestId);
+      if (refusal) return sendProblem(res, problemDocument(refusal, contextOf(req).requestId));
       const body = framing(req);
       req.headers = { ...toObject(options.headersOf(req)), ...body };
       // All requests of one event loop turn are sent together, and so are all responses. A write that wakes a sleeping process
@@ -87,7 +85,7 @@ export function createPassthrough(options: PassthroughOptions): Passthrough {
     upgrade(req, socket, head) {
       if (socket.closed) return;
       const refusal = begin(req, socket);
-      if (refusal) return options.refuseUpgrade(socket, refusal, contextOf(req).requestId);
+      if (refusal) return sendProblemOnSocket(socket, problemDocument(refusal, contextOf(req).requestId));
       const { upgrade = 'websocket' } = req.headers;
       req.headers = { ...toObject(options.headersOf(req)), connection: 'Upgrade', upgrade };
       proxy.upgrade(req, socket, head);
@@ -166,7 +164,7 @@ function timersAndAnswers(options: PassthroughOptions): Plugin {
       if ('writeHead' in res) giveUp(res as ServerResponse, refusal, context.requestId);
       // After the upgrade the merchant would read an HTTP response as a WebSocket frame.
       else if (passedThrough === 'upgraded') res.destroy();
-      else options.refuseUpgrade(res as Socket, refusal, context.requestId);
+      else sendProblemOnSocket(res as Socket, problemDocument(refusal, context.requestId));
     });
   };
 }

@@ -10,7 +10,7 @@ import { operationIdempotencyOptions } from '../idempotency/options.ts';
 import { type Authenticator, authenticate } from '../keys/authenticate.ts';
 import { authorise } from '../keys/authorise.ts';
 import { contextOf, type Middleware } from '../lib/context.ts';
-import { isProblem, problem, sendProblem } from '../lib/problem.ts';
+import { isProblem, problem, problemDocument, sendProblem } from '../lib/problem.ts';
 import {
   BodyBudget,
   type BodyLimits,
@@ -185,6 +185,6 @@ function refusalAnswerer(logger: Logger) {
       logger.error({ requestId, traceId, err: refusal }, 'a request failed within the gateway');
     // A truncated response must not look complete, so the connection is closed.
     if (res.headersSent) res.destroy();
-    else sendProblem(res, answer, requestId);
+    else sendProblem(res, problemDocument(answer, requestId));
   };
 }

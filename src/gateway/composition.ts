@@ -20,7 +20,7 @@ import { findClient, trustOf } from './client-address.ts';
 import { configInfoOf } from './config-metrics.ts';
 import { DoubtGauges } from './doubt-gauges.ts';
 import { backendHeaders } from './forward.ts';
-import { createHttpServer, refuseOnSocket } from './http-server.ts';
+import { createHttpServer } from './http-server.ts';
 import { type GatewayTools, openResources } from './resources.ts';
 import { Upgrades } from './upgrades.ts';
 
@@ -68,7 +68,6 @@ export async function openParts(config: Config, tools: GatewayTools) {
     tls: upstreamTls,
     headersOf,
     draining: () => lifecycle.draining,
-    refuseUpgrade: refuseOnSocket,
   });
   const authenticator = new Authenticator(keys, config.auth, clock);
   const upgrades = new Upgrades(passthrough, authenticator, keys, clock);

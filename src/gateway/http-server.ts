@@ -7,13 +7,19 @@ import {
   type Server,
   type ServerOptions,
   type ServerResponse,
-  STATUS_CODES,
 } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
 import type { Config } from '../config/schema.ts';
 import { hasBody } from '../lib/context.ts';
-import { type Problem, problem, problemBody, problemHeaders, sendProblem } from '../lib/problem.ts';
+import {
+  endSoon,
+  type Problem,
+  problem,
+  problemDocument,
+  sendProblem,
+  sendProblemOnSocket,
+} from '../lib/problem.ts';
 import { MAX_HEADER_LINES } from './admission.ts';
 import type { App } from './app.ts';
 import { OpenResponses } from './open-responses.ts';
@@ -123,13 +129,13 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     if (!accept(req, res)) return;
     const refusal = problem('invalid_request', 'The expectation is not supported.', { status: 417 });
     options.onMalformed(refusal);
-    sendProblem(res, refusal, randomUUID());
+    sendProblem(res, problemDocument(refusal, randomUUID()));
   });
   server.on('upgrade', options.onUpgrade);
   server.on('connect', (_req, socket) => {
     const refusal = problem('invalid_target', 'This gateway is not a forward proxy.');
     options.onMalformed(refusal);
-    refuseOnSocket(socket, refusal, randomUUID());
+    sendProblemOnSocket(socket, problemDocument(refusal, randomUUID()));
   });
   /** Lets the responses to earlier requests be sent, then closes the connection. */
   const endAfter = (owed: ServerResponse, socket: Duplex): void => {
@@ -152,7 +158,7 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     }
     const refusal = malformed(error.code);
     options.onMalformed(refusal);
-    refuseOnSocket(socket, refusal, randomUUID());
+    sendProblemOnSocket(socket, problemDocument(refusal, randomUUID()));
   });
   return { server, endKeepAlive: () => responses.endKeepAlive(), limit };
 }
@@ -163,33 +169,6 @@ function malformed(code = ''): Problem {
   if (code === 'ERR_HTTP_REQUEST_TIMEOUT')
     return problem('request_timeout', 'The request did not arrive in time.');
   return problem('invalid_request', 'The request is not valid HTTP/1.1.');
-}
-
-/** Answers on a socket for which Node has no response object, and closes the connection. */
-export function refuseOnSocket(socket: Duplex, refusal: Problem, requestId: string): void {
-  // Node has removed its own error listener. Without one, an error would end the process and leave its executions in doubt.
-  socket.on('error', () => {});
-  if (!socket.writable) return;
-  const body = problemBody(refusal, requestId);
-  const headers = [...problemHeaders(refusal, requestId, Buffer.byteLength(body)), 'Connection', 'close'];
-  let head = `HTTP/1.1 ${refusal.status} ${STATUS_CODES[refusal.status]}\r\n`;
-  for (let i = 0; i < headers.length; i += 2) head += `${headers[i]}: ${headers[i + 1]}\r\n`;
-  socket.end(`${head}\r\n${body}`);
-  endSoon(socket);
-}
-
-/**
- * Time for the client to read the last bytes. If a socket is closed while it has unread input, the connection is reset, and
- * the client loses those bytes.
- */
-const LINGER_MS = 500;
-
-/** Closes a connection gracefully, and forcibly after {@link LINGER_MS}. */
-export function endSoon(socket: Duplex): void {
-  socket.end();
-  socket.resume();
-  const timer = setTimeout(() => socket.destroy(), LINGER_MS);
-  socket.once('close', () => clearTimeout(timer));
 }
 
 /**

@@ -1,4 +1,5 @@
-import type { ServerResponse } from 'node:http';
+import { type ServerResponse, STATUS_CODES } from 'node:http';
+import type { Duplex } from 'node:stream';
 import { hasBody } from './context.ts';
 import type { BackendResponse } from './exchange.ts';
 
@@ -80,19 +81,6 @@ export function problem(code: ProblemCode, detail: string, options: ProblemOptio
 /** For tests of documents and alerts. */
 export const problemCodes = Object.keys(problems) as ProblemCode[];
 
-/** Fits RFC 9457 and the payment API's envelope, because payment SDKs take a body without `error` for a success. */
-export function problemBody(p: Problem, requestId: string): string {
-  const [, , retry] = problems[p.code];
-  return JSON.stringify({
-    success: false,
-    type: TYPE + p.code,
-    title: p.title,
-    status: p.status,
-    detail: p.detail,
-    error: { code: p.code, message: p.detail, retry, request_id: requestId },
-  });
-}
-
 /**
  * Whether another gateway behind this one says in its own answer that the request was executed. `perhaps` also if its code is
  * not known here. Undefined: the answer is not a gateway's own.
@@ -115,22 +103,74 @@ export function executedBehind({ status, headers, body }: BackendResponse): Exec
   }
 }
 
-/** Names and values in turn. */
-export function problemHeaders(p: Problem, requestId: string, bodyBytes: number): string[] {
-  return [
-    ...['Content-Type', 'application/problem+json', 'Content-Length', String(bodyBytes)],
-    ...['Cache-Control', 'no-store', 'X-Request-Id', requestId],
-    ...Object.entries(p.headers).flat(),
-  ];
+/** A problem as it is sent. */
+export interface ProblemDocument {
+  readonly status: number;
+  readonly headers: Readonly<Record<string, string>>;
+  readonly body: string;
 }
 
-/** Answers with a problem, unless a response has begun or the merchant has disconnected. */
-export function sendProblem(res: ServerResponse, p: Problem, requestId: string): void {
+/** A document of RFC 9457 with these members. */
+export function documentOf(
+  status: number,
+  members: object,
+  more: Readonly<Record<string, string>> = {},
+): ProblemDocument {
+  const body = JSON.stringify(members);
+  const length = String(Buffer.byteLength(body));
+  const headers = { 'Content-Type': 'application/problem+json', 'Content-Length': length };
+  return { status, headers: { ...headers, 'Cache-Control': 'no-store', ...more }, body };
+}
+
+/** Fits RFC 9457 and the payment API's envelope, because payment SDKs take a body without `error` for a success. */
+export function problemDocument(p: Problem, requestId: string): ProblemDocument {
+  const [, , retry] = problems[p.code];
+  const members = {
+    success: false,
+    type: TYPE + p.code,
+    title: p.title,
+    status: p.status,
+    detail: p.detail,
+    error: { code: p.code, message: p.detail, retry, request_id: requestId },
+  };
+  return documentOf(p.status, members, { 'X-Request-Id': requestId, ...p.headers });
+}
+
+/**
+ * Answers with a problem, unless a response has begun or the client has disconnected. Uses `setHeader` and `end`, because
+ * middleware such as compression may have replaced these methods.
+ */
+export function sendProblem(res: ServerResponse, { status, headers, body }: ProblemDocument): void {
   if (res.headersSent || res.destroyed) return;
-  const body = problemBody(p, requestId);
-  const headers = problemHeaders(p, requestId, Buffer.byteLength(body));
+  res.statusCode = status;
+  for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
   // Node would parse the rest of an unread body as the next request.
   if (hasBody(res.req) && !res.req.complete) res.shouldKeepAlive = false;
-  res.writeHead(p.status, headers);
   res.end(body);
+}
+
+/** Answers on a socket for which Node has no response object, and closes the connection. */
+export function sendProblemOnSocket(socket: Duplex, { status, headers, body }: ProblemDocument): void {
+  // Node has removed its own error listener. Without one, an error would end the process and leave its executions in doubt.
+  socket.on('error', () => {});
+  if (!socket.writable) return;
+  const fields = Object.entries({ ...headers, Connection: 'close' }).map(
+    ([name, value]) => `${name}: ${value}\r\n`,
+  );
+  socket.end(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${fields.join('')}\r\n${body}`);
+  endSoon(socket);
+}
+
+/**
+ * Time for the client to read the last bytes. If a socket is closed while it has unread input, the connection is reset, and
+ * the client loses those bytes.
+ */
+const LINGER_MS = 500;
+
+/** Closes a connection gracefully, and forcibly after {@link LINGER_MS}. */
+export function endSoon(socket: Duplex): void {
+  socket.end();
+  socket.resume();
+  const timer = setTimeout(() => socket.destroy(), LINGER_MS);
+  socket.once('close', () => clearTimeout(timer));
 }

@@ -4,11 +4,11 @@ import { refusalOfScopes } from '../keys/authorise.ts';
 import { FileKeySource } from '../keys/file-key-source.ts';
 import { systemClock } from '../lib/clock.ts';
 import { findContext, type Merchant } from '../lib/context.ts';
+import { problemDocument, sendProblem } from '../lib/problem.ts';
 import { newRequestId } from '../telemetry/access.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
 import { logReload } from '../telemetry/observer.ts';
 import { bearerOptions, parsed } from './options.ts';
-import { writeProblem } from './respond.ts';
 
 /** Options of {@link bearerAuth}. */
 export interface BearerAuthOptions {
@@ -58,7 +58,7 @@ export async function bearerAuth(options: BearerAuthOptions = {}): Promise<Beare
         ? authentication.problem
         : refusalOfScopes(authentication.merchant, scope === undefined ? [] : [scope], realm);
     if (authentication.kind === 'merchant') req.merchant = authentication.merchant;
-    if (refusal) writeProblem(res, refusal, findContext(req)?.requestId ?? newRequestId(req));
+    if (refusal) sendProblem(res, problemDocument(refusal, findContext(req)?.requestId ?? newRequestId(req)));
     else next();
   };
   return Object.assign(handler, { close: () => keys.close() });

@@ -10,13 +10,13 @@ import { forwardAuthorization } from '../keys/authorization-header.ts';
 import { systemClock } from '../lib/clock.ts';
 import { findContext } from '../lib/context.ts';
 import { asReceived, type Exchange, releaseAfter } from '../lib/exchange.ts';
-import { isProblem } from '../lib/problem.ts';
+import { isProblem, problemDocument, sendProblem } from '../lib/problem.ts';
 import { HOPS } from '../requests/fields.ts';
 import { newRequestId } from '../telemetry/access.ts';
 import { bodyOf, type ParsedRequest } from './body.ts';
 import { executionOf } from './idempotency.ts';
 import { forwardOptions, parsed } from './options.ts';
-import { writeProblem, writeResponse } from './respond.ts';
+import { writeResponse } from './respond.ts';
 
 /** Options of {@link forward}. Times are in milliseconds. */
 export interface ForwardOptions {
@@ -110,7 +110,7 @@ export function forward(options: ForwardOptions): ForwardHandler {
     const requestId = findContext(req)?.requestId ?? newRequestId(req);
     const body = execution ? execution.rawBody : await rawBodyOf(req, settings);
     if (body === 'gone') return;
-    if (isProblem(body)) return writeProblem(res, body, requestId);
+    if (isProblem(body)) return sendProblem(res, problemDocument(body, requestId));
     if (!body)
       throw new Error(
         'a body parser has read or decompressed the body before forward(): place forward() before it, or keep the bytes in req.rawBody',
@@ -121,7 +121,7 @@ export function forward(options: ForwardOptions): ForwardHandler {
         exchange ?? { kind: 'not_sent', reason: 'no connection to the backend was free' },
       );
     const answer = exchange ? answerOfExchange(asReceived(exchange), 'forwarded') : overloaded();
-    if ('problem' in answer) writeProblem(res, answer.problem, requestId);
+    if ('problem' in answer) sendProblem(res, problemDocument(answer.problem, requestId));
     else if ('stream' in answer) sendStream(res, answer.stream, requestId);
     else writeResponse(res, answer.response, requestId);
   };

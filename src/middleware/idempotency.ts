@@ -13,7 +13,7 @@ import { measured } from '../ledger/measured.ts';
 import { systemClock, within } from '../lib/clock.ts';
 import { contextOf, exemplarIdOf, markDone } from '../lib/context.ts';
 import type { Exchange } from '../lib/exchange.ts';
-import { isProblem, type Problem, problem } from '../lib/problem.ts';
+import { isProblem, type Problem, problem, problemDocument, sendProblem } from '../lib/problem.ts';
 import { valuesOf } from '../requests/fields.ts';
 import { isSafe } from '../requests/options.ts';
 import { Access } from '../telemetry/access.ts';
@@ -33,7 +33,7 @@ import {
 } from './handler.ts';
 import { openedMetrics } from './metrics.ts';
 import { Recording } from './recording.ts';
-import { setHead, writeProblem, writeResponse } from './respond.ts';
+import { setHead, writeResponse } from './respond.ts';
 import { shareStoreMetrics } from './store-metrics.ts';
 import { OpenedStore } from './stores.ts';
 
@@ -305,7 +305,7 @@ class Handlers {
   #refuse(res: ServerResponse, refusal: Problem): void {
     const context = contextOf(res.req);
     context.outcome = refusal.code;
-    writeProblem(res, refusal, context.requestId);
+    sendProblem(res, problemDocument(refusal, context.requestId));
   }
 
   #warnOfProxy(): void {

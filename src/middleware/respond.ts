@@ -1,6 +1,5 @@
 import type { ServerResponse } from 'node:http';
 import type { BackendResponse } from '../lib/exchange.ts';
-import { type Problem, problemBody, problemHeaders } from '../lib/problem.ts';
 import { answerFields } from '../requests/fields.ts';
 
 /**
@@ -15,16 +14,6 @@ export function writeResponse(
 ): void {
   if (res.destroyed || res.headersSent) return;
   setHead(res, status, answerFields(headers, requestId, originalRequestId));
-  res.end(body);
-}
-
-/** Answers with a problem document. */
-export function writeProblem(res: ServerResponse, problem: Problem, requestId: string): void {
-  if (res.destroyed || res.headersSent) return;
-  const body = problemBody(problem, requestId);
-  setHead(res, problem.status, problemHeaders(problem, requestId, Buffer.byteLength(body)));
-  // Node would read the rest of an unread body as the next request.
-  if (!res.req.complete) res.setHeader('Connection', 'close');
   res.end(body);
 }
 

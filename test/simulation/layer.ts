@@ -4,7 +4,7 @@ import { addHop, hopOf } from '../../src/idempotency/hops.ts';
 import { recordIdOf } from '../../src/ledger/record-id.ts';
 import type { Fingerprint, RecordId } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
-import { type Problem, problemBody, problemHeaders } from '../../src/lib/problem.ts';
+import { type Problem, problemDocument } from '../../src/lib/problem.ts';
 import { HOPS } from '../../src/requests/fields.ts';
 import type { Sent } from './backend.ts';
 import type { Checker } from './checker.ts';
@@ -182,9 +182,9 @@ function exchangeOf(result: Result | undefined, request: string): Exchange {
 }
 
 function ofProblem(problem: Problem, request: string): Exchange {
-  const body = Buffer.from(problemBody(problem, request));
-  const headers = problemHeaders(problem, request, body.length);
-  return { kind: 'complete', response: { status: problem.status, headers, body } };
+  const { status, headers, body } = problemDocument(problem, request);
+  const response = { status, headers: Object.entries(headers).flat(), body: Buffer.from(body) };
+  return { kind: 'complete', response };
 }
 
 export function describe(result: Result): string {
