@@ -3,7 +3,7 @@ import type { Guard } from '../guards.ts';
 const IDENTITY = 'e2e/process/store-identity';
 const EXECUTOR = 'src/backend/executor.ts';
 const MIDDLEWARE = 'src/idempotency/middleware.ts';
-const WATCH = 'src/gateway/store-watch.ts';
+const WATCH = 'src/ledger/store-watch.ts';
 
 /** A store that was emptied or restored takes every key for a new one. */
 export const storeWatchGuards: readonly Guard[] = [

@@ -1,7 +1,7 @@
 import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
 import { inheritedSocket } from '../gateway/inherited-socket.ts';
-import { identityFileOf } from '../gateway/store-watch.ts';
+import { identityFileOf } from '../ledger/identity-file.ts';
 import { prepareStore } from '../ledger/open-store.ts';
 import { thisBuild } from '../lib/build.ts';
 import { systemClock } from '../lib/clock.ts';

@@ -1,7 +1,8 @@
 import { loadConfig } from '../config/load.ts';
 import { checkNote } from '../doubts/desk.ts';
-import { acceptStore, identityFileOf } from '../gateway/store-watch.ts';
+import { identityFileOf } from '../ledger/identity-file.ts';
 import { openLedger, openRegister } from '../ledger/open-store.ts';
+import { acceptStore } from '../ledger/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
 import { StoreUnavailable } from '../store/contract.ts';
 import { commandOf, Exit, noteOf, readArguments, required, TEXT, type Terminal } from './arguments.ts';

@@ -1,6 +1,7 @@
 import type { Config } from '../config/schema.ts';
 import { measured } from '../ledger/measured.ts';
 import { openLedger, openRedis } from '../ledger/open-store.ts';
+import { StoreWatch, storeIdOf } from '../ledger/store-watch.ts';
 import { ClientTls } from '../lib/client-tls.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { Logger } from '../telemetry/logger.ts';
@@ -10,13 +11,12 @@ import type { Tracing } from '../telemetry/tracing.ts';
 import { Certificates } from './certificates.ts';
 import { type OpenedKeys, openKeys } from './open-keys.ts';
 import type { RateLimiter } from './rate-limiter.ts';
-import { StoreWatch, storeIdOf } from './store-watch.ts';
 import type { HandshakeFailure, ListenerTls } from './tls-server.ts';
 
 export interface GatewayTools {
   clock: Clock;
   logger: Logger;
-  /** Where the store's mark is noted, see store-watch.ts. Default: the store is not watched. */
+  /** Where the store's mark is noted, see ledger/identity-file.ts. Default: the store is not watched. */
   identityFile?: string | undefined;
 }
 

@@ -3,7 +3,7 @@ import type * as z from 'zod';
 import { type CertificatePaths, WatchedCertificate } from '../lib/certificate.ts';
 import { ClientTls } from '../lib/client-tls.ts';
 import { type Clock, systemClock } from '../lib/clock.ts';
-import type { lockOptions, RedisSection, storeOptions } from '../store/options.ts';
+import type { lockOptions, RedisSection, StoreOptions } from '../store/options.ts';
 import type { RedisClient } from '../store/redis/client.ts';
 import type { CopyRegister, Register } from '../store/register.ts';
 import { ResponseCipher } from '../store/response-cipher.ts';
@@ -22,8 +22,6 @@ export interface StoreEvents {
   /** Opens the files of `store.tls`. Default: reports nothing about them. */
   openCertificate?: (name: string, paths: CertificatePaths) => Promise<WatchedCertificate>;
 }
-
-type StoreOptions = z.output<typeof storeOptions>;
 
 export interface StoreSections {
   store: StoreOptions;

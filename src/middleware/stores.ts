@@ -1,7 +1,7 @@
-import { StoreWatch, storeIdOf } from '../gateway/store-watch.ts';
 import { idempotencyOptions } from '../idempotency/options.ts';
 import type { Store } from '../ledger/ledger.ts';
 import { openLedger } from '../ledger/open-store.ts';
+import { StoreWatch, storeIdOf } from '../ledger/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
 import type { Lifetimes } from '../store/contract.ts';
 import { lockOptions, storeOptions } from '../store/options.ts';

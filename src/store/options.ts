@@ -159,5 +159,7 @@ export type Encryption = z.output<typeof encryption>;
 /** Section `store`. */
 export const storeOptions = z.discriminatedUnion('kind', [sqliteStore, redisStore]);
 
+export type StoreOptions = z.output<typeof storeOptions>;
+
 /** The section `store` with `kind: redis`. */
 export type RedisSection = z.output<typeof redisStore>;

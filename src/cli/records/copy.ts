@@ -1,8 +1,8 @@
 import { resolve } from 'node:path';
 import { loadConfig } from '../../config/load.ts';
 import type { Config } from '../../config/schema.ts';
-import { identityFileOf } from '../../gateway/store-watch.ts';
 import { Copy, CopyRefused, type CopyReport } from '../../ledger/copy.ts';
+import { identityFileOf } from '../../ledger/identity-file.ts';
 import { openCopyRegister } from '../../ledger/open-store.ts';
 import { systemClock } from '../../lib/clock.ts';
 import type { CopyRegister } from '../../store/register.ts';

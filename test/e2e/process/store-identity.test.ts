@@ -12,8 +12,8 @@ import {
 import { join } from 'node:path';
 import { pino } from 'pino';
 import { expect, it } from 'vitest';
-import { acceptStore, StoreWatch } from '../../../src/gateway/store-watch.ts';
 import { measured } from '../../../src/ledger/measured.ts';
+import { acceptStore, StoreWatch } from '../../../src/ledger/store-watch.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { MARK_LASTS_MS } from '../../../src/store/contract.ts';
 import { withdraw } from '../../support/client.ts';

@@ -1,12 +1,7 @@
-import { randomBytes } from 'node:crypto';
 import { constants } from 'node:fs';
-import { access, chmod, readFile, rename, rm, writeFile } from 'node:fs/promises';
-import { dirname, join, parse } from 'node:path';
-import { setTimeout as sleep } from 'node:timers/promises';
-import * as z from 'zod';
-import type { Config } from '../config/schema.ts';
-import type { Store } from '../ledger/ledger.ts';
-import type { Clock } from '../lib/clock.ts';
+import { access } from 'node:fs/promises';
+import { dirname } from 'node:path';
+import { type Clock, pause } from '../lib/clock.ts';
 import {
   type Mode,
   type ResolutionNote,
@@ -15,17 +10,15 @@ import {
   UnreadableMark,
   type UsedMark,
 } from '../store/contract.ts';
+import type { StoreOptions } from '../store/options.ts';
 import type { Logger } from '../telemetry/logger.ts';
+import { ForeignFile, type Noted, readNoted, writeNoted } from './identity-file.ts';
+import type { Store } from './ledger.ts';
 
 /** Less than half of `MARK_LASTS_MS`, so that one mark may fail. */
 const MARK_EVERY_MS = 60_000;
 /** How often a comparison that failed is tried again, and how often a refusal looks for its acceptance. */
 const LOOK_EVERY_MS = 250;
-
-/** Where the mark of a configuration's store is kept. Each configuration has its own, because two may use different stores. */
-export function identityFileOf(configFile: string, { store }: Pick<Config, 'store'>): string {
-  return store.identityFile ?? join(dirname(configFile), `${parse(configFile).name}.store-identity.json`);
-}
 
 export interface StoreWatchOptions {
   file: string;
@@ -40,26 +33,10 @@ export interface StoreWatchOptions {
 }
 
 /** The sections of a configuration that say how its store is watched. */
-type Watched = Pick<Config, 'store'> & { idempotency: { mode: Mode; retentionMs: number } };
-
-/** Must change with what an older gateway would misread. */
-const FILE_FORMAT = 1;
-
-const change = z.object({ at: z.iso.datetime(), what: z.string() });
-
-/** What the file holds. */
-const notedSchema = z.object({
-  format: z.literal(FILE_FORMAT),
-  /** The store's mark when it was last seen. */
-  mark: z.object({ id: z.string().regex(/^[0-9a-f]{32}$/), count: z.int() }),
-  seenAt: z.iso.datetime(),
-  /** The last time that the store was not the expected one. An acceptance removes it. */
-  changed: change.optional(),
-  /** The last acceptance: an operator has said that the keys which the store forgot may be new. */
-  accepted: change.extend({ by: z.string(), reason: z.string() }).optional(),
-});
-
-type Noted = z.infer<typeof notedSchema>;
+interface Watched {
+  store: StoreOptions;
+  idempotency: { mode: Mode; retentionMs: number };
+}
 
 /**
  * Notices that the store is another one, was emptied, or was restored from a backup: a file beside the configuration holds the
@@ -86,7 +63,8 @@ export class StoreWatch {
   #isFileForeign = false;
   #markFailure: string | undefined;
   #isOtherMode = false;
-  #timer: NodeJS.Timeout | undefined;
+  /** Undefined: it has not begun. */
+  #stopLooking: (() => void) | undefined;
 
   /** Opens the watch of a configuration's store: see {@link open}. */
   static async of(
@@ -151,9 +129,12 @@ export class StoreWatch {
 
   /** Marks the store now and every minute, and notes the mark in the file. A second call does nothing. */
   begin(): void {
-    if (this.#timer) return;
-    this.#timer = setInterval(() => void this.#look(), LOOK_EVERY_MS).unref();
-    void this.#look();
+    if (this.#stopLooking) return;
+    const look = () => {
+      this.#stopLooking = this.#options.clock.after(LOOK_EVERY_MS, look, true);
+      void this.#look();
+    };
+    look();
   }
 
   /**
@@ -161,8 +142,8 @@ export class StoreWatch {
    * this mode uses it is left to expire, because other gateways in this mode may use it.
    */
   async close(): Promise<void> {
-    if (!this.#timer) return;
-    clearInterval(this.#timer);
+    if (!this.#stopLooking) return;
+    this.#stopLooking();
     await this.mark();
   }
 
@@ -235,7 +216,7 @@ export class StoreWatch {
   async #readFile(): Promise<void> {
     const { file } = this.#options;
     try {
-      const noted = notedIn(await readFile(file, 'utf8'));
+      const noted = await readNoted(file);
       this.#noted = noted.mark;
       this.#changed = noted.changed;
       this.#accepted = JSON.stringify(noted.accepted);
@@ -257,9 +238,7 @@ export class StoreWatch {
     const { file, clock, logger } = this.#options;
     if (this.#isFileForeign) return;
     // A file that is missing or damaged is replaced.
-    const there = await readFile(file, 'utf8')
-      .then(notedIn)
-      .catch(() => undefined);
+    const there = await readNoted(file).catch(() => undefined);
     const accepted = JSON.stringify(there?.accepted);
     if (there?.accepted && accepted !== this.#accepted) {
       this.#noted = there.mark;
@@ -278,7 +257,12 @@ export class StoreWatch {
     if (!this.#noted || (this.isForgotten && isNotedThere)) return;
     const seenAt = new Date(clock.wallMs()).toISOString();
     try {
-      await write(file, { mark: this.#noted, seenAt, changed: this.#changed, accepted: there?.accepted });
+      await writeNoted(file, {
+        mark: this.#noted,
+        seenAt,
+        changed: this.#changed,
+        accepted: there?.accepted,
+      });
       this.#fileFailure = undefined;
     } catch (error) {
       this.#failed(error);
@@ -316,7 +300,7 @@ export async function acceptStore(
   { file, store, mode, clock }: Pick<StoreWatchOptions, 'file' | 'store' | 'mode' | 'clock'>,
   { by, reason }: ResolutionNote,
 ): Promise<string | undefined> {
-  const noted = notedIn(await readFile(file, 'utf8'));
+  const noted = await readNoted(file);
   const found = await store.readMark(mode);
   const what = noted.changed?.what ?? differenceOf(noted.mark, found, 0);
   if (what === undefined) return undefined;
@@ -325,10 +309,10 @@ export async function acceptStore(
   const at = new Date(clock.wallMs()).toISOString();
   const accepted = { at, by, reason, what };
   for (;;) {
-    await write(file, { mark: { id, count }, seenAt: at, accepted });
+    await writeNoted(file, { mark: { id, count }, seenAt: at, accepted });
     // A gateway that was about to note its refusal has written over it.
-    await sleep(2 * LOOK_EVERY_MS);
-    const there = notedIn(await readFile(file, 'utf8'));
+    await pause(clock, 2 * LOOK_EVERY_MS);
+    const there = await readNoted(file);
     if (there.accepted?.at === at) return what;
   }
 }
@@ -346,23 +330,6 @@ function differenceOf(noted: StoreMark, found: StoreMark | undefined, grown: 0 |
   return what && `${what}; keys that it has forgotten can be paid again`;
 }
 
-/** Durable before it is in place: a file that a power failure has cut would have forgotten a refusal. */
-async function write(file: string, noted: Omit<Noted, 'format'>): Promise<void> {
-  // Containers that share a volume may have the same pid.
-  const draft = `${file}.${randomBytes(6).toString('hex')}`;
-  const text = JSON.stringify({ format: FILE_FORMAT, ...noted }, undefined, 2);
-  try {
-    await writeFile(draft, `${text}\n`, { flush: true });
-    // Who accepts the store may be another user, with another umask, than the gateway that reads it.
-    await chmod(draft, 0o644);
-    await rename(draft, file);
-  } catch (error) {
-    // On a full disk there would be another one every quarter of a second.
-    await rm(draft, { force: true });
-    throw error;
-  }
-}
-
 const NOT_NOTICED = 'so a store that was emptied or restored is not noticed: see store.identityFile';
 
 const OTHER_MODE: Record<Mode, string> = {
@@ -371,18 +338,3 @@ const OTHER_MODE: Record<Mode, string> = {
   observe:
     'a gateway with idempotency.mode: protect uses this store, or did so within three minutes: this one sends duplicates of what that one has executed',
 };
-
-class ForeignFile extends Error {}
-
-/** @throws {ForeignFile} if a later version wrote it, and another error if it is damaged */
-function notedIn(text: string): Noted {
-  const noted = JSON.parse(text);
-  const { format } = noted;
-  if (format !== FILE_FORMAT)
-    throw new ForeignFile(
-      `it has format ${String(format ?? 'none').slice(0, 20)}, and this version knows format ${FILE_FORMAT}`,
-    );
-  const { success, data } = notedSchema.safeParse(noted);
-  if (!success) throw new SyntaxError('not a mark');
-  return data;
-}
