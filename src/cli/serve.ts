@@ -1,6 +1,6 @@
 import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
-import { inheritedSocket } from '../gateway/inherited-socket.ts';
+import { inheritedSocket } from '../gateway/http-server.ts';
 import { identityFileOf } from '../ledger/identity-file.ts';
 import { prepareStore } from '../ledger/open-store.ts';
 import { thisBuild } from '../lib/build.ts';

@@ -1,30 +1,35 @@
 import { IncomingMessage, ServerResponse } from 'node:http';
+import { isDeepStrictEqual } from 'node:util';
 import express, { type Express } from 'express';
-import type { Middleware } from '../lib/context.ts';
-
-/** The middleware of every request, in order. */
-export interface RequestPath {
-  /** Begins the request id, the clock and the log line. Refuses the request if too many are in flight. */
-  admit: Middleware;
-  /** Refuses malformed heads and ambiguous targets. */
-  checkHead: Middleware;
-  /** Sends a request on a public path straight to `forward`. Undefined: there are no public paths. */
-  forwardPublic?: Middleware | undefined;
-  /** Finds the merchant of the secret key, or refuses with 401. */
-  authenticate: Middleware;
-  /** Refuses a request of a merchant who sends too many. Undefined: merchants have no limits. */
-  limitMerchant?: Middleware | undefined;
-  /** Finds the operation. Reads the body if the operation depends on it. */
-  identify: Middleware;
-  /** Refuses with 403 if the secret key may not call the operation. */
-  authorise: Middleware;
-  /** Sends a protected request with a key through the engine to the backend. */
-  protect: Middleware;
-  /** Sends every other request to the backend. */
-  forward: Middleware;
-  /** Answers the refusals and errors of all of the above. */
-  answerRefusal(refusal: unknown, req: IncomingMessage, res: ServerResponse): void;
-}
+import { limitsOf } from '../config/merchant-limits.ts';
+import type { Config } from '../config/schema.ts';
+import type { Engine } from '../idempotency/engine.ts';
+import { idempotency } from '../idempotency/middleware.ts';
+import type { Observation } from '../idempotency/observation.ts';
+import { observe } from '../idempotency/observe.ts';
+import { operationIdempotencyOptions } from '../idempotency/options.ts';
+import { type Authenticator, authenticate } from '../keys/authenticate.ts';
+import { authorise } from '../keys/authorise.ts';
+import { contextOf, type Middleware } from '../lib/context.ts';
+import { isProblem, problem, problemDocument, sendProblem } from '../lib/problem.ts';
+import {
+  BodyBudget,
+  type BodyLimits,
+  defaultBudgetBytes,
+  takeBody,
+  takeWholeBody,
+} from '../requests/body.ts';
+import { OperationsHistory } from '../requests/history.ts';
+import { identify, type Operations } from '../requests/operations.ts';
+import { PublicPaths } from '../requests/public-paths.ts';
+import type { Access } from '../telemetry/access.ts';
+import type { Logger } from '../telemetry/logger.ts';
+import type { Observer } from '../telemetry/observer.ts';
+import { admit, checkHead, type Lifecycle } from './admission.ts';
+import { Forwarder, type ForwarderOptions } from './forward.ts';
+import { MerchantLimits } from './merchant-limits.ts';
+import { forwardPublic, PublicShare } from './public-requests.ts';
+import type { RateLimiter } from './rate-limiter.ts';
 
 /** The public application, and the classes that its HTTP server must use for requests and responses. */
 export interface App {
@@ -33,26 +38,177 @@ export interface App {
   Response: typeof ServerResponse;
 }
 
+/** What all versions of the application share. */
+export interface AppParts extends Omit<ForwarderOptions, 'limits'> {
+  access: Access;
+  lifecycle: Lifecycle;
+  authenticator: Authenticator;
+  engine: Engine;
+  hop(): string | undefined;
+  observation: Observation | undefined;
+  observer: Observer;
+  logger: Logger;
+  rateLimiter: RateLimiter | undefined;
+}
+
+/** One application for each version of the configuration: a request keeps the options with which it began. */
+export class AppVersions {
+  /** Always leads to the version in force. */
+  readonly app: App;
+  readonly #config: Config;
+  readonly #parts: AppParts;
+  readonly #history: OperationsHistory;
+  /** Undefined: merchants may send any number of requests. */
+  readonly #merchantLimits: MerchantLimits | undefined;
+  readonly #publicShare: PublicShare;
+  readonly #bodyBudget: BodyBudget;
+  /** A part of it, so that merchants have the rest. */
+  readonly #publicBudget: BodyBudget;
+  #perMerchant: Config['limits']['perMerchant'];
+  #inForce: App;
+
+  constructor(config: Config, parts: AppParts) {
+    this.#config = config;
+    this.#parts = parts;
+    this.#history = new OperationsHistory({
+      idempotency: operationIdempotencyOptions.parse({}),
+      undeclared: config.idempotency.undeclared,
+    });
+    const { perMerchant } = config.limits;
+    const { rateLimiter, metrics } = parts;
+    if (perMerchant && rateLimiter)
+      this.#merchantLimits = new MerchantLimits({
+        limitOf: limitsOf(perMerchant),
+        take: (merchant, rate) => rateLimiter.take(merchant, rate),
+        refused: (reason) => metrics.rateLimited.inc({ reason }),
+      });
+    this.#publicShare = new PublicShare(config.upstream.maxStreams);
+    this.#bodyBudget = new BodyBudget(budgetBytesOf(config));
+    this.#publicBudget = new BodyBudget(publicBytesOf(config), this.#bodyBudget);
+    metrics.track(metrics.bufferedBytes, () => this.#bodyBudget.bytes);
+    this.#perMerchant = perMerchant;
+    this.#inForce = this.#build(config);
+    const { Request, Response } = this.#inForce;
+    this.app = { Request, Response, handle: (req, res) => this.#inForce.handle(req, res) };
+  }
+
+  /** Builds the application of a changed configuration. The function that it returns puts it in force, and does not throw. */
+  prepare(changed: Config): () => void {
+    const next = this.#build(changed, this.app);
+    const { perMerchant } = changed.limits;
+    // Other objects, even with equal values, would begin new windows.
+    const isOther = perMerchant && !isDeepStrictEqual(perMerchant, this.#perMerchant);
+    return () => {
+      if (isOther) {
+        this.#perMerchant = perMerchant;
+        this.#merchantLimits?.change(limitsOf(perMerchant));
+      }
+      this.#bodyBudget.maxBytes = budgetBytesOf(changed);
+      this.#publicBudget.maxBytes = publicBytesOf(changed);
+      this.#inForce = next;
+    };
+  }
+
+  #build(config: Config, classes?: Pick<App, 'Request' | 'Response'>): App {
+    const { operations: declared } = config;
+    const limits = { ...config.limits, budget: this.#bodyBudget };
+    const { access, lifecycle, authenticator, logger } = this.#parts;
+    const { auth } = this.#config;
+    const operations = this.#history.next(declared);
+    const forward = new Forwarder({ ...this.#parts, limits });
+    // The path of every request and of every WebSocket handshake.
+    return createApp(
+      [
+        // Begins the request id, the clock and the log line. Refuses the request if too many are in flight.
+        admit(access, limits.inFlight, lifecycle),
+        // Refuses malformed heads and ambiguous targets.
+        checkHead,
+        // Sends a request on a public path straight to the backend.
+        ...this.#publicForwarder(limits, operations, forward),
+        // Finds the merchant of the secret key, or refuses with 401.
+        authenticate(authenticator),
+        // Refuses a request of a merchant who sends too many.
+        ...(this.#merchantLimits ? [this.#merchantLimits.check] : []),
+        // Finds the operation. Reads the body if the operation depends on it.
+        identify(operations, limits),
+        // Refuses with 403 if the secret key may not call the operation.
+        authorise(auth),
+        // Sends a protected request with a key through the engine to the backend.
+        this.#protect(limits, forward),
+        // Sends every other request to the backend.
+        (req, res, next) => forward.handle(req, res, next),
+      ],
+      refusalAnswerer(logger),
+      classes,
+    );
+  }
+
+  /** None without public paths. */
+  #publicForwarder(limits: BodyLimits, operations: Operations, forwarder: Forwarder): Middleware[] {
+    const { auth, idempotency } = this.#config;
+    if (auth.public.length === 0) return [];
+    const forward = forwardPublic({
+      paths: new PublicPaths(auth.public, operations),
+      keyHeaders: idempotency.headers,
+      refusalOf: (req) => this.#publicShare.enter(req) ?? this.#merchantLimits?.refusalOfPublic(req),
+      limits: { ...limits, budget: this.#publicBudget },
+      forward: (req, res, next) => forwarder.handle(req, res, next),
+    });
+    return [forward];
+  }
+
+  #protect(limits: BodyLimits, forward: Forwarder): Middleware {
+    const { engine, hop, observation, observer, metrics } = this.#parts;
+    const { headers, layer } = this.#config.idempotency;
+    const unprotected = (operation: string) => metrics.unprotected.inc({ operation });
+    if (observation)
+      return observe({
+        observation,
+        layer,
+        headers,
+        takeBody: (req, res) => takeBody(req, res, limits),
+        unprotected,
+        observed: (operation, would) => observer.observed(operation, would),
+      });
+    return idempotency({
+      engine,
+      layer,
+      hop,
+      headers,
+      takeBody: (req, res) => takeWholeBody(req, res, limits),
+      send: (req, maySend) => forward.send(req, maySend),
+      unprotected,
+      handled: (operation, result) => observer.handled(operation, result.kind),
+    });
+  }
+}
+
+const budgetBytesOf = ({ limits: { bufferedBytes, bodyBytes } }: Config): number =>
+  bufferedBytes ?? Math.max(bodyBytes, defaultBudgetBytes());
+
+/** A quarter, or one body if that is more. */
+const publicBytesOf = (config: Config): number =>
+  Math.max(config.limits.bodyBytes, Math.floor(budgetBytesOf(config) / 4));
+
 /**
- * Builds the Express application. Requests and upgrades pass the same middleware, from top to bottom.
+ * Builds the Express application.
  *
+ * @param path its middleware, in order. Targets without a path pass the first two only
+ * @param answerRefusal answers the refusals and errors of all of them
  * @param classes those of an earlier application whose HTTP server this one shall take over
  */
-export function createApp(path: RequestPath, classes?: Pick<App, 'Request' | 'Response'>): App {
+export function createApp(
+  path: readonly [admit: Middleware, checkHead: Middleware, ...others: Middleware[]],
+  answerRefusal: (refusal: unknown, req: IncomingMessage, res: ServerResponse) => void,
+  classes?: Pick<App, 'Request' | 'Response'>,
+): App {
   const app = express();
   // Express must not change the backend's responses: they are sent byte for byte.
   app.disable('x-powered-by').disable('etag');
   // Express must not parse the query: only `identify` reads it.
   app.set('query parser', false);
-  app.use(path.admit);
-  app.use(path.checkHead);
-  if (path.forwardPublic) app.use(path.forwardPublic);
-  app.use(path.authenticate);
-  if (path.limitMerchant) app.use(path.limitMerchant);
-  app.use(path.identify);
-  app.use(path.authorise);
-  app.use(path.protect);
-  app.use(path.forward);
+  app.use([...path]);
+  const [admit, checkHead] = path;
   const { Request, Response } = classes ?? classesOf(app);
   // Express reads these two as prototypes; its types say that they are whole requests and responses.
   app.request = Request.prototype as unknown as Express['request'];
@@ -63,11 +219,11 @@ export function createApp(path: RequestPath, classes?: Pick<App, 'Request' | 'Re
       // Express calls this with an error, with a refusal, or with nothing if no middleware has answered. It does so in a later
       // turn of the event loop, when a body that came in the same packet has been read: then the connection can be kept.
       const end = (refusal: unknown = new Error('no middleware has answered')) =>
-        path.answerRefusal(refusal, req, res);
+        answerRefusal(refusal, req, res);
       // Express runs no middleware for a target that has no path, such as a://. It is admitted, and `checkHead` refuses it.
       if (!req.url?.startsWith('/'))
-        void path.admit(req, res, (refusal) =>
-          refusal === undefined ? void path.checkHead(req, res, end) : end(refusal),
+        void admit(req, res, (refusal) =>
+          refusal === undefined ? void checkHead(req, res, end) : end(refusal),
         );
       // The types of Express lack this method of applications.
       else void (app as unknown as Record<'handle', Middleware>).handle(req, res, end);
@@ -85,4 +241,21 @@ function classesOf(app: Express): Pick<App, 'Request' | 'Response'> {
   Object.setPrototypeOf(Request.prototype, app.request);
   Object.setPrototypeOf(Response.prototype, app.response);
   return { Request, Response: Response as typeof ServerResponse };
+}
+
+/** Returns the only function that answers refusals and errors of the gateway. */
+function refusalAnswerer(logger: Logger) {
+  return (refusal: unknown, req: IncomingMessage, res: ServerResponse): void => {
+    const context = contextOf(req);
+    const { requestId, traceId } = context;
+    const answer = isProblem(refusal)
+      ? refusal
+      : problem('internal_error', 'The gateway failed to answer the request.');
+    context.outcome = answer.code;
+    if (answer !== refusal)
+      logger.error({ requestId, traceId, err: refusal }, 'a request failed within the gateway');
+    // A truncated response must not look complete, so the connection is closed.
+    if (res.headersSent) res.destroy();
+    else sendProblem(res, problemDocument(answer, requestId));
+  };
 }

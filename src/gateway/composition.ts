@@ -15,7 +15,7 @@ import { countExpiringMerchants, firstMerchantEndMs } from '../keys/key-source.t
 import { Access } from '../telemetry/access.ts';
 import type { Tracing } from '../telemetry/tracing.ts';
 import { Lifecycle } from './admission.ts';
-import { AppVersions } from './app-versions.ts';
+import { AppVersions } from './app.ts';
 import { findClient, trustOf } from './client-address.ts';
 import { configInfoOf } from './config-metrics.ts';
 import { DoubtGauges } from './doubt-gauges.ts';

@@ -14,8 +14,7 @@ import type { App } from './app.ts';
 import type { Certificates } from './certificates.ts';
 import { openParts, type Parts } from './composition.ts';
 import { WarningCounts, type Warnings } from './config-metrics.ts';
-import { listen } from './http-server.ts';
-import { listenOn } from './inherited-socket.ts';
+import { listen, listenOn } from './http-server.ts';
 import type { GatewayTools } from './resources.ts';
 
 /** How long a shutdown waits for the last observations. */

@@ -1,7 +1,7 @@
 import { once } from 'node:events';
 import { createServer } from 'node:http';
 import { expect, onTestFinished, test, vi } from 'vitest';
-import { createApp, type RequestPath } from '../../src/gateway/app.ts';
+import { createApp } from '../../src/gateway/app.ts';
 import { listen } from '../../src/gateway/http-server.ts';
 import type { Middleware } from '../../src/lib/context.ts';
 import { isProblem, problem } from '../../src/lib/problem.ts';
@@ -10,23 +10,25 @@ import { rawExchange } from '../support/raw.ts';
 const passes: Middleware = (_req, _res, next) => next();
 const ORDER = ['admit', 'checkHead', 'authenticate', 'identify', 'authorise', 'protect', 'forward'] as const;
 
-const answers: RequestPath['answerRefusal'] = (refusal, _req, res) => {
+type Parts = { [Name in (typeof ORDER)[number]]?: Middleware };
+
+const answers: Parameters<typeof createApp>[1] = (refusal, _req, res) => {
   const text = isProblem(refusal) ? refusal.code : (refusal as Error).message;
   res.writeHead(500, { 'Content-Length': text.length }).end(text);
 };
 
 /** Starts a server with these middlewares; all others only call `next`. It is closed at the end of the test. */
-async function serve(parts: Partial<RequestPath>): Promise<number> {
-  const everyPart = Object.fromEntries(ORDER.map((name) => [name, passes]));
-  const path = { ...everyPart, answerRefusal: answers, ...parts } as RequestPath;
-  const { handle, Request, Response } = createApp(path);
+async function serve(parts: Parts): Promise<number> {
+  const { admit = passes, checkHead = passes, ...others } = parts;
+  const path = ORDER.slice(2).map((name) => others[name as keyof typeof others] ?? passes);
+  const { handle, Request, Response } = createApp([admit, checkHead, ...path], answers);
   const server = createServer({ IncomingMessage: Request, ServerResponse: Response }, handle);
   onTestFinished(() => void server.close());
   return await listen(server, '127.0.0.1', 0);
 }
 
 /** Status and text of the answer of a server with these middlewares. */
-async function answerOf(parts: Partial<RequestPath>): Promise<[number, string]> {
+async function answerOf(parts: Parts): Promise<[number, string]> {
   const answer = await fetch(`http://127.0.0.1:${await serve(parts)}/`);
   return [answer.status, await answer.text()];
 }

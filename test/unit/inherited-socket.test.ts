@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { inheritedSocket } from '../../src/gateway/inherited-socket.ts';
+import { inheritedSocket } from '../../src/gateway/http-server.ts';
 
 const LISTEN_PID = `${process.pid}`;
 
