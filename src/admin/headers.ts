@@ -17,7 +17,8 @@ const CONTENT_SECURITY_POLICY = [
   "trusted-types 'none'",
 ].join('; ');
 
-const HEADERS: Readonly<Record<string, string>> = {
+/** For every answer of the admin port, problems included. */
+export const HEADERS: Readonly<Record<string, string>> = {
   'Content-Security-Policy': CONTENT_SECURITY_POLICY,
   'X-Content-Type-Options': 'nosniff',
   'X-Frame-Options': 'DENY',
@@ -27,7 +28,6 @@ const HEADERS: Readonly<Record<string, string>> = {
   'Permissions-Policy': 'camera=(), geolocation=(), microphone=()',
 };
 
-/** For every answer of the admin port, problems included. */
 export const securityHeaders: RequestHandler = (_req, res, next) => {
   for (const [name, value] of Object.entries(HEADERS)) res.setHeader(name, value);
   next();

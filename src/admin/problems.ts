@@ -1,7 +1,7 @@
 import type { ServerResponse } from 'node:http';
 import type { RequestHandler } from 'express';
 import type { ConsoleProblem, ProblemCode, RecordHeadView } from '../console/contract.ts';
-import { hasBody } from '../lib/context.ts';
+import { documentOf, type ProblemDocument, sendProblem } from '../lib/problem.ts';
 
 /** Status and title of each code. The contract says what they mean. */
 const problems: Record<ProblemCode, [status: number, title: string]> = {
@@ -27,7 +27,7 @@ const problems: Record<ProblemCode, [status: number, title: string]> = {
   unavailable: [503, 'The store does not answer'],
 };
 
-export interface RefuseOptions {
+interface RefuseOptions {
   /** Sets `Retry-After`. */
   retryAfterMs?: number | undefined;
   /** Sets `Allow`. */
@@ -36,37 +36,26 @@ export interface RefuseOptions {
   record?: RecordHeadView | undefined;
 }
 
-/** The problem document of a code. `detail` is one sentence for a person, without any secret. */
-export function problemOf(code: ProblemCode, detail: string, record?: RecordHeadView): ConsoleProblem {
-  const [status, title] = problems[code];
-  return {
-    ...{ type: `urn:oncegate:problem:admin_${code}`, title, status, detail, code },
-    ...(record && { record }),
-  };
-}
-
-/** Answers with a problem, unless an answer has begun. */
-export function refuse(
-  res: ServerResponse,
+/** The problem of a code. `detail` is one sentence for a person, without any secret. */
+export function adminProblem(
   code: ProblemCode,
   detail: string,
   { retryAfterMs, allow, record }: RefuseOptions = {},
-): void {
-  if (res.headersSent || res.destroyed) return;
-  const problem = problemOf(code, detail, record);
-  const body = JSON.stringify(problem);
-  if (retryAfterMs !== undefined)
-    res.setHeader('Retry-After', String(Math.max(1, Math.ceil(retryAfterMs / 1000))));
-  if (allow !== undefined) res.setHeader('Allow', allow);
-  // Node would parse the rest of an unread body as the next request.
-  if (hasBody(res.req) && !res.req.complete) res.shouldKeepAlive = false;
-  res.writeHead(problem.status, {
-    'Content-Type': 'application/problem+json',
-    'Content-Length': Buffer.byteLength(body),
-    'Cache-Control': 'no-store',
+): ProblemDocument {
+  const [status, title] = problems[code];
+  const problem: ConsoleProblem = {
+    ...{ type: `urn:oncegate:problem:admin_${code}`, title, status, detail, code },
+    ...(record && { record }),
+  };
+  return documentOf(status, problem, {
+    ...(retryAfterMs !== undefined && { 'Retry-After': String(Math.max(1, Math.ceil(retryAfterMs / 1000))) }),
+    ...(allow !== undefined && { Allow: allow }),
   });
-  res.end(body);
 }
+
+/** Answers with a problem, unless an answer has begun. */
+export const refuse = (res: ServerResponse, ...problem: Parameters<typeof adminProblem>): void =>
+  sendProblem(res, adminProblem(...problem));
 
 /** For every other method of a path. */
 export const allowOnly =

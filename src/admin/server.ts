@@ -1,7 +1,9 @@
-import { createServer, type RequestListener, type Server, STATUS_CODES } from 'node:http';
+import { createServer, type RequestListener, type Server } from 'node:http';
 import type { Duplex } from 'node:stream';
 import type { ProblemCode } from '../console/contract.ts';
-import { problemOf } from './problems.ts';
+import { sendProblemOnSocket } from '../lib/problem.ts';
+import { HEADERS } from './headers.ts';
+import { adminProblem } from './problems.ts';
 
 /** Time for a request's head, and for a whole request, to arrive. */
 const HEAD_MS = 15_000;
@@ -28,20 +30,7 @@ export function createAdminServer(application: RequestListener): Server {
   return server;
 }
 
-/** Answers on a socket for which Node has no response object, and closes the connection. */
 function refuseOnSocket(socket: Duplex, code: ProblemCode, detail: string): void {
-  // Node has removed its own error listener. Without one, an error would end the process and leave its executions in doubt.
-  socket.on('error', () => {});
-  if (!socket.writable) return void socket.destroy();
-  const problem = problemOf(code, detail);
-  const body = JSON.stringify(problem);
-  const headers = [
-    `HTTP/1.1 ${problem.status} ${STATUS_CODES[problem.status]}`,
-    'Content-Type: application/problem+json',
-    `Content-Length: ${Buffer.byteLength(body)}`,
-    'Cache-Control: no-store',
-    'X-Content-Type-Options: nosniff',
-    'Connection: close',
-  ];
-  socket.end(`${headers.join('\r\n')}\r\n\r\n${body}`, () => socket.destroy());
+  const { headers, ...problem } = adminProblem(code, detail);
+  sendProblemOnSocket(socket, { ...problem, headers: { ...headers, ...HEADERS } });
 }
