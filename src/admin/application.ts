@@ -1,6 +1,6 @@
 import express, { type ErrorRequestHandler, type Express, type Request } from 'express';
 import type { Overview } from '../console/contract.ts';
-import type { AskRecords } from '../doubts/records.ts';
+import type { Desk } from '../doubts/desk.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { MetricsFormat } from '../telemetry/metrics.ts';
 import { type ConsoleObserver, consoleRoutes } from './console/console.ts';
@@ -24,7 +24,7 @@ export interface Check {
 export interface AdminSource {
   metrics(format: MetricsFormat): Promise<string>;
   checks(): Promise<Check[]>;
-  records: AskRecords;
+  desk: Desk;
   /** @param afterMs leaves out the samples until this time */
   overview(afterMs: number): Promise<Overview>;
 }
@@ -83,7 +83,7 @@ export function createAdmin(source: AdminSource, tools: AdminTools): Express {
     app.use(
       '/records',
       checkToken('/records', (presented) => sameText(presented, token)),
-      recordsRoutes((question) => source.records(question)),
+      recordsRoutes(source.desk),
     );
   if (hasConsole) app.use('/console', consoleRoutes(source, tools, tries));
   else app.use('/console', (_req, res) => refuse(res, 'console_off', whyOff(isOn)));

@@ -1,11 +1,12 @@
 import express, { type ErrorRequestHandler, type RequestHandler, type Response, Router } from 'express';
 import * as z from 'zod';
-import type { AskRecords, RecordsAnswer, Refusal, RefusalReason } from '../doubts/records.ts';
+import type { Desk } from '../doubts/desk.ts';
+import type { RecordsAnswer, RecordView, Refusal, RefusalReason } from '../doubts/records.ts';
 import { withoutSecretHeaders } from './console/views.ts';
 import { allowOnly } from './problems.ts';
 import { MAX_BODY_BYTES, mistakeIn, resolutionFields } from './resolution.ts';
 
-type Why = RefusalReason | 'too_large' | 'off';
+type Why = Exclude<RefusalReason, 'no_body'> | 'too_large' | 'off';
 
 /** Status and title of each refusal. */
 const refusals: Record<Why, [status: number, title: string]> = {
@@ -24,7 +25,7 @@ const resolveBody = z.strictObject({ ...resolutionFields, by: z.string() });
 const DIGITS = /^\d{1,6}$/;
 
 /** The routes under `/records`. The admin token was checked before. */
-export function recordsRoutes(ask: AskRecords): Router {
+export function recordsRoutes(desk: Desk): Router {
   const routes = Router();
   routes.get('/', async (req, res) => {
     const { in_doubt: inDoubt = 'false', limit = '100', cursor } = req.query;
@@ -35,10 +36,10 @@ export function recordsRoutes(ask: AskRecords): Router {
         'invalid',
         'in_doubt must be true or false, limit a number, and cursor that of an earlier page.',
       );
-    answer(res, await ask({ kind: 'list', inDoubt: inDoubt === 'true', limit: Number(limit), cursor }));
+    answer(res, await desk.list({ inDoubt: inDoubt === 'true', limit: Number(limit), cursor }));
   });
   routes.get('/:recordId', async (req, res) => {
-    answer(res, await ask({ kind: 'show', recordId: req.params.recordId }));
+    answer(res, await desk.show(req.params.recordId));
   });
   routes.post(
     '/:recordId/resolve',
@@ -47,7 +48,7 @@ export function recordsRoutes(ask: AskRecords): Router {
     async (req, res) => {
       const { success, data, error } = resolveBody.safeParse(req.body);
       if (!success) return refuseRecord(res, 'invalid', mistakeIn(error));
-      answer(res, await ask({ kind: 'resolve', recordId: req.params.recordId, ...data }));
+      answer(res, await desk.resolve({ recordId: req.params.recordId, ...data }));
     },
   );
   for (const path of ['/', '/:recordId']) routes.all(path, allowOnly('GET, HEAD'));
@@ -68,15 +69,15 @@ const tooLarge = (res: Response): void =>
 export const refuseOff = (res: Response): void =>
   refuseRecord(res, 'off', 'Records are served only if admin.token is set.');
 
-function answer(res: Response, found: RecordsAnswer): void {
+function answer(res: Response, found: RecordsAnswer<object>): void {
   res.set('Cache-Control', 'no-store');
-  if (found.kind === 'refused') refuseRecord(res, found.why, found.detail, found);
+  if (found.kind === 'refused') refuseRecord(res, found.why as Why, found.detail, found);
   else res.json(shownValue(found.value));
 }
 
 /** Of what these routes ask for, only a single record has its response. */
-const shownValue = (value: Extract<RecordsAnswer, { kind: 'found' }>['value']): object =>
-  'record' in value && value.record ? { ...value, record: withoutSecretHeaders(value.record) } : value;
+const shownValue = (value: { record?: RecordView | null }): object =>
+  value.record ? { ...value, record: withoutSecretHeaders(value.record) } : value;
 
 /** As `refuse` of problems.ts, but with types and titles of its own, and with the whole record. */
 function refuseRecord(

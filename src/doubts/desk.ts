@@ -18,13 +18,17 @@ import {
 } from '../store/contract.ts';
 import type {
   AuditView,
+  ListRequest,
   LoggedResolution,
   RecordsAnswer,
-  RecordsQuestion,
+  RecordsPage,
   RecordView,
   Refusal,
   RefusalReason,
+  ResolvedRecord,
   ResolveRequest,
+  ShownRecord,
+  StoredResponse,
 } from './records.ts';
 
 export interface DeskOptions {
@@ -41,6 +45,8 @@ export interface DeskOptions {
 export type ObserveResolution = (recordId: string, resolution: LoggedResolution) => void;
 
 const MAX_LIMIT = 1000;
+/** In one search for the records of a merchant. */
+const MAX_SEARCHED_PAGES = 20;
 
 /** Where operators list and show records, and resolve what is in doubt. A failure of the store is an answer, not an exception. */
 export class Desk {
@@ -54,46 +60,53 @@ export class Desk {
     this.#observe = observe;
   }
 
-  async answer(question: RecordsQuestion): Promise<RecordsAnswer> {
-    try {
-      if (question.kind === 'list') return await this.#list(question);
-      if (question.kind === 'find') {
-        const { layer = this.#options.layer, merchant, key } = question;
-        return await this.#show(recordIdOf(layer, merchant, key));
+  /** The store lists the records of all merchants, so those of one are looked for in several pages. */
+  list({ inDoubt, limit, cursor: from, merchant }: ListRequest): Promise<RecordsAnswer<RecordsPage>> {
+    return answered(async () => {
+      if (!Number.isInteger(limit) || limit < 1 || limit > MAX_LIMIT)
+        return refused('invalid', `A limit is a number from 1 to ${MAX_LIMIT}.`);
+      const records: RecordView[] = [];
+      let cursor = from;
+      for (let pages = 0; pages < (merchant === undefined ? 1 : MAX_SEARCHED_PAGES); pages++) {
+        const page = await this.#store.list({ inDoubt, limit: limit - records.length, cursor });
+        const views = page.records.map(viewOf);
+        records.push(...views.filter((view) => merchant === undefined || view.merchant === merchant));
+        cursor = page.cursor;
+        if (cursor === undefined || records.length >= limit) break;
       }
-      const recordId = recordIdIn(question.recordId);
-      if (!recordId) return refused('invalid', 'A record id is 64 hexadecimal digits in lower case.');
-      if (question.kind === 'show') return await this.#show(recordId);
-      if (question.kind === 'body') return await this.#body(recordId, question.maxBytes);
-      return await this.#resolve(recordId, question);
-    } catch (error) {
-      if (error instanceof UnknownCursor) return refused('invalid', `${error.message}.`);
-      if (error instanceof UnreadableRecord) return refused('unreadable', `${error.message}.`);
-      if (!(error instanceof StoreUnavailable)) throw error;
-      const mayBeWritten = question.kind === 'resolve' && !question.isDryRun;
-      const doubt = mayBeWritten ? ' Whether it was written is not known: look again.' : '';
-      return refused('unavailable', `${error.message}.${doubt}`);
-    }
+      return { kind: 'found', value: { records, ...(cursor === undefined ? {} : { cursor }) } };
+    });
   }
 
-  /** The stored body, or undefined if there is none. @throws {StoreUnavailable} */
-  async bodyOf(recordId: RecordId): Promise<Buffer | undefined> {
-    const completion = (await this.#store.get(recordId))?.completion;
-    return completion?.kind === 'response' ? completion.response.body : undefined;
+  show(recordId: string): Promise<RecordsAnswer<ShownRecord>> {
+    return answeredFor(recordId, (id) => this.#show(id));
   }
 
-  async #list({
-    inDoubt,
-    limit,
-    cursor,
-  }: Extract<RecordsQuestion, { kind: 'list' }>): Promise<RecordsAnswer> {
-    if (!Number.isInteger(limit) || limit < 1 || limit > MAX_LIMIT)
-      return refused('invalid', `A limit is a number from 1 to ${MAX_LIMIT}.`);
-    const { records, ...rest } = await this.#store.list({ inDoubt, limit, cursor });
-    return { kind: 'found', value: { records: records.map(viewOf), ...rest } };
+  /** Shows the record of a merchant's key. @param layer Default: the configuration's. */
+  find(merchant: string, key: string, layer?: string): Promise<RecordsAnswer<ShownRecord>> {
+    return answered(() => this.#show(recordIdOf(layer ?? this.#options.layer, merchant, key)));
   }
 
-  async #show(recordId: RecordId): Promise<RecordsAnswer> {
+  /** The stored response of a record, with the first `maxBytes` of its body. Default: all of it. */
+  body(recordId: string, maxBytes?: number): Promise<RecordsAnswer<StoredResponse>> {
+    return answeredFor(recordId, async (id) => {
+      const record = await this.#store.get(id);
+      if (!record) return refused('absent', 'There is no record.');
+      const { completion } = record;
+      if (completion?.kind !== 'response') return refused('no_body', 'The record has no stored body.');
+      const { status, headers, body } = completion.response;
+      const shown = body.subarray(0, maxBytes).toString('base64');
+      return { kind: 'found', value: { recordId, status, headers, bodyBytes: body.length, body: shown } };
+    });
+  }
+
+  /** @param isDryRun says what would be written, and writes nothing */
+  resolve(request: ResolveRequest, isDryRun = false): Promise<RecordsAnswer<ResolvedRecord>> {
+    const doubt = isDryRun ? '' : ' Whether it was written is not known: look again.';
+    return answeredFor(request.recordId, (id) => this.#resolve(id, request, isDryRun), doubt);
+  }
+
+  async #show(recordId: RecordId): Promise<RecordsAnswer<ShownRecord>> {
     const [record, ownerGone, audit, expiresInMs] = await Promise.all([
       this.#store.get(recordId),
       this.#store.isOwnerGone(recordId),
@@ -115,23 +128,11 @@ export class Desk {
     };
   }
 
-  async #body(recordId: RecordId, maxBytes: number): Promise<RecordsAnswer> {
-    const record = await this.#store.get(recordId);
-    if (!record) return refused('absent', 'There is no record.');
-    const { completion } = record;
-    if (completion?.kind !== 'response') return { kind: 'found', value: { recordId, response: null } };
-    const { status, headers, body } = completion.response;
-    const shown = body.subarray(0, maxBytes).toString('base64');
-    return {
-      kind: 'found',
-      value: { recordId, response: { status, headers, bodyBytes: body.length, body: shown } },
-    };
-  }
-
   async #resolve(
     recordId: RecordId,
-    request: Extract<RecordsQuestion, { kind: 'resolve' }>,
-  ): Promise<RecordsAnswer> {
+    request: ResolveRequest,
+    isDryRun: boolean,
+  ): Promise<RecordsAnswer<ResolvedRecord>> {
     const mistake = checkResolution(request, this.#options.maxStoredBytes);
     if (mistake) return refused('invalid', mistake);
     const record = await this.#store.get(recordId);
@@ -143,8 +144,7 @@ export class Desk {
       return refused('changed', 'It is completed: there is nothing to resolve.', now);
     const [resolution, note] = [resolutionOf(request), noteOf(request)];
     const { at: _, ...done } = auditView(auditOf(record, resolution, note, 0));
-    const found: RecordsAnswer = { kind: 'found', value: { recordId, ...done } };
-    if (request.isDryRun) return found;
+    if (isDryRun) return { kind: 'found', value: { recordId, ...done } };
     const resolved = await this.#store.resolve(recordId, record.token, resolution, {
       ...note,
       ...{ source: this.#options.source ?? 'operator' },
@@ -152,7 +152,7 @@ export class Desk {
     if (resolved === 'alive') return this.#alive(now.record);
     if (resolved === 'changed') return await this.#changed(recordId);
     this.#observe(recordId, done);
-    return found;
+    return { kind: 'found', value: { recordId, ...done } };
   }
 
   #alive(record: RecordView): Refusal {
@@ -173,8 +173,34 @@ const refused = (why: RefusalReason, detail: string, more: Partial<Refusal> = {}
   ...more,
 });
 
-const recordIdIn = (text: string): RecordId | undefined =>
-  /^[0-9a-f]{64}$/.test(text) ? (text as RecordId) : undefined;
+/** As {@link answered}, if the text is a record id. */
+const answeredFor = <Value>(
+  text: string,
+  work: (recordId: RecordId) => Promise<RecordsAnswer<Value>>,
+  doubt?: string,
+): Promise<RecordsAnswer<Value>> =>
+  answered(
+    async () =>
+      /^[0-9a-f]{64}$/.test(text)
+        ? await work(text as RecordId)
+        : refused('invalid', 'A record id is 64 hexadecimal digits in lower case.'),
+    doubt,
+  );
+
+/** @param doubt what is not known if the store does not answer */
+async function answered<Value>(
+  work: () => Promise<RecordsAnswer<Value>>,
+  doubt = '',
+): Promise<RecordsAnswer<Value>> {
+  try {
+    return await work();
+  } catch (error) {
+    if (error instanceof UnknownCursor) return refused('invalid', `${error.message}.`);
+    if (error instanceof UnreadableRecord) return refused('unreadable', `${error.message}.`);
+    if (!(error instanceof StoreUnavailable)) throw error;
+    return refused('unavailable', `${error.message}.${doubt}`);
+  }
+}
 
 const MAX_BY = 100;
 const MAX_REASON = 500;

@@ -1,13 +1,14 @@
-/** What an operator can ask about records. */
-export type RecordsQuestion =
-  | { kind: 'list'; inDoubt: boolean; limit: number; cursor?: string | undefined }
-  | { kind: 'show'; recordId: string }
-  /** As `show`, of the record of this merchant and this idempotency key. `layer`: default the configuration's. */
-  | { kind: 'find'; merchant: string; key: string; layer?: string | undefined }
-  /** The stored response, with the first `maxBytes` of its body. */
-  | { kind: 'body'; recordId: string; maxBytes: number }
-  /** `isDryRun`: what would be written, and writes nothing. */
-  | ({ kind: 'resolve'; isDryRun?: boolean } & ResolveRequest);
+/** Which records to list. */
+export interface ListRequest {
+  /** Only those that an operator should look at: in doubt, executing without an owner, unreadable. */
+  inDoubt: boolean;
+  /** 1 to 1000. */
+  limit: number;
+  /** Of an earlier page. */
+  cursor?: string | undefined;
+  /** Only those of this merchant. */
+  merchant?: string | undefined;
+}
 
 /** How an operator resolves a key in doubt. */
 export interface ResolveRequest {
@@ -29,9 +30,7 @@ export interface ResolveRequest {
   execution: string;
 }
 
-export type RecordsAnswer =
-  | { kind: 'found'; value: RecordsPage | ShownRecord | StoredResponse | ResolvedRecord }
-  | Refusal;
+export type RecordsAnswer<Value> = { kind: 'found'; value: Value } | Refusal;
 
 /** The question was refused. Nothing was written, except that a `resolve` refused as `unavailable` may have been written. */
 export interface Refusal {
@@ -46,21 +45,25 @@ export interface Refusal {
 }
 
 /**
- * `alive`: the owner of the record may still be working on it. `changed`: the record is not in doubt under this execution
- * any more. `unreadable`: the record cannot be read. `unavailable`: the store did not answer.
+ * `no_body`: the record has no stored response. `alive`: the owner of the record may still be working on it. `changed`: the record is
+ * not in doubt under this execution any more. `unreadable`: the record cannot be read. `unavailable`: the store did not answer.
  */
-export type RefusalReason = 'invalid' | 'absent' | 'alive' | 'changed' | 'unreadable' | 'unavailable';
+export type RefusalReason =
+  | 'invalid'
+  | 'absent'
+  | 'no_body'
+  | 'alive'
+  | 'changed'
+  | 'unreadable'
+  | 'unavailable';
 
-/** Answers the questions of the admin port. */
-export type AskRecords = (question: RecordsQuestion) => Promise<RecordsAnswer>;
-
-/** The answer to `list`. With a cursor there may be more records, even if the page is short. */
+/** With a cursor there may be more records, even if the page is short. */
 export interface RecordsPage {
   records: RecordView[];
   cursor?: string;
 }
 
-/** The answer to `show` and `find`. The audit trail outlives the record. */
+/** What is known of one key. The audit trail outlives the record. */
 export interface ShownRecord {
   recordId: string;
   record: RecordView | null;
@@ -68,18 +71,16 @@ export interface ShownRecord {
   audit: AuditView[];
 }
 
-/** The answer to `body`. Null: the record has no stored response. */
+/** A stored response with the first bytes of its body. */
 export interface StoredResponse {
   recordId: string;
-  response: {
-    status: number;
-    /** Names and values in turn. */
-    headers: string[];
-    /** Of the whole body. */
-    bodyBytes: number;
-    /** Base64. */
-    body: string;
-  } | null;
+  status: number;
+  /** Names and values in turn. */
+  headers: string[];
+  /** Of the whole body. */
+  bodyBytes: number;
+  /** Base64. */
+  body: string;
 }
 
 /** One resolution in the audit trail. Times are ISO 8601. */
@@ -97,7 +98,7 @@ export interface LoggedResolution extends Pick<AuditView, 'by' | 'reason' | 'to'
   from: { state: string; merchant: string; operation: string };
 }
 
-/** The answer to `resolve`: what the audit trail says of it. */
+/** What the audit trail says of a resolution. */
 export interface ResolvedRecord extends Omit<AuditView, 'at'> {
   recordId: string;
 }

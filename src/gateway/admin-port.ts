@@ -1,7 +1,6 @@
 import { type AdminObserver, type AdminSource, createAdmin } from '../admin/application.ts';
 import { createAdminServer } from '../admin/server.ts';
 import type { Config } from '../config/schema.ts';
-import type { Desk } from '../doubts/desk.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { Logger } from '../telemetry/logger.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
@@ -9,9 +8,8 @@ import { listen } from './http-server.ts';
 import { OverviewSource } from './overview.ts';
 
 /** What a gateway shows on its admin port. */
-interface AdminPortParts extends Pick<AdminSource, 'checks'> {
+interface AdminPortParts extends Pick<AdminSource, 'checks' | 'desk'> {
   metrics: Metrics;
-  desk: Pick<Desk, 'answer'>;
 }
 
 /** Opens the admin port of a gateway. @throws the operating system's error */
@@ -25,7 +23,7 @@ export async function openAdminPort(
   const overview = new OverviewSource({ ...config.idempotency, metrics, checks, clock });
   const source: AdminSource = {
     checks,
-    records: (question) => desk.answer(question),
+    desk,
     metrics: (format) => metrics.text(format),
     overview: (afterMs) => overview.read(afterMs),
   };

@@ -1,4 +1,4 @@
-import type { RecordsPage, RecordView } from '../../src/doubts/records.ts';
+import type { RecordView } from '../../src/doubts/records.ts';
 import type { RecordId } from '../../src/lib/brands.ts';
 import { responseOf } from './backend.ts';
 import type { Gateway } from './gateway.ts';
@@ -39,7 +39,7 @@ export async function operate(office: Office, plan: OperatorPlan): Promise<void>
   if (!execution && isUnsure) layer.excuse(key, 'an operator released it while its request was under way');
   const response = execution && !plan.isBrief ? responseOf(execution) : undefined;
   const question = {
-    ...({ kind: 'resolve', recordId, as: execution ? 'completed' : 'released' } as const),
+    ...({ recordId, as: execution ? 'completed' : 'released' } as const),
     ...{ by: 'ada', reason: 'the books show it' },
     ...(response ? { status: response.status, body: response.body.toString('base64') } : {}),
   };
@@ -52,7 +52,7 @@ export async function operate(office: Office, plan: OperatorPlan): Promise<void>
     office.say(`an operator says ${question.as} ${execution?.result ?? ''}`);
     const completion = response && `${response.status} ${response.body}`;
     const takeBack = checker.resolving(recordId, question.as, completion, timeline.nowMs);
-    const answer = await acting.desk.answer({ ...question, execution: named });
+    const answer = await acting.desk.resolve({ ...question, execution: named });
     const told = answer.kind === 'refused' ? answer.why : 'done';
     office.say(`an operator is told ${told}`);
     office.event(`operator told ${told}`);
@@ -61,7 +61,7 @@ export async function operate(office: Office, plan: OperatorPlan): Promise<void>
 }
 
 async function viewOf({ desk }: Gateway, recordId: RecordId): Promise<RecordView | undefined> {
-  const answer = await desk.answer({ kind: 'list', inDoubt: true, limit: 100 });
+  const answer = await desk.list({ inDoubt: true, limit: 100 });
   if (answer.kind === 'refused') return undefined;
-  return (answer.value as RecordsPage).records.find((record) => record.recordId === recordId);
+  return answer.value.records.find((record) => record.recordId === recordId);
 }

@@ -5,8 +5,8 @@ import { run } from './command.ts';
 
 /** The execution that an operator sees who looks at the record now. `none`: there is no record. */
 export async function executionOf(desk: Desk, recordId: RecordId): Promise<string> {
-  const shown = await desk.answer({ kind: 'show', recordId });
-  return (shown.kind === 'found' && (shown.value as ShownRecord).record?.execution) || 'none';
+  const shown = await desk.show(recordId);
+  return (shown.kind === 'found' && shown.value.record?.execution) || 'none';
 }
 
 /** The same on the command line, as options of `records resolve`. */

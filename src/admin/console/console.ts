@@ -40,7 +40,7 @@ function apiRoutes(source: AdminSource, tools: AdminTools): Router {
       res.json(await source.overview(Number(req.query.after ?? -1)));
     })
     .all(allowOnly('GET, HEAD'));
-  routes.use(consoleRecords((question) => source.records(question), tools));
+  routes.use(consoleRecords(source.desk, tools));
   routes.use((_req, res) => refuse(res, 'not_found', 'The console’s API has no such path.'));
   return routes;
 }

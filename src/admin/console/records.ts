@@ -1,14 +1,8 @@
 import express, { type Request, type RequestHandler, type Response, Router } from 'express';
 import * as z from 'zod';
 import type { DoubtsPage, ResolvedAnswer, StoredBody } from '../../console/contract.ts';
-import type {
-  AskRecords,
-  RecordsPage,
-  RecordsQuestion,
-  RecordView,
-  ShownRecord,
-  StoredResponse,
-} from '../../doubts/records.ts';
+import type { Desk } from '../../doubts/desk.ts';
+import type { RecordsAnswer, ShownRecord } from '../../doubts/records.ts';
 import { LAYER } from '../../ledger/record-id.ts';
 import type { AdminTools } from '../application.ts';
 import { allowOnly, refuse } from '../problems.ts';
@@ -17,8 +11,6 @@ import { onlyJson, refuseLarge, requirePermission, sessionOf } from './guards.ts
 import { foundView, headerViews, headView } from './views.ts';
 
 const PAGE = 100;
-/** In one request for the keys of one merchant. */
-const MAX_SEARCHED_PAGES = 20;
 /** How much of a stored body is sent to the page. `oncegate records show --body` prints all of it. */
 const MAX_SHOWN_BYTES = 1_048_576;
 
@@ -46,8 +38,8 @@ const resolveBody = z.strictObject({
 });
 
 /** The routes of the console's API that are about records. The session was checked before. */
-export function consoleRecords(ask: AskRecords, tools: Pick<AdminTools, 'clock' | 'observer'>): Router {
-  const handlers = new RecordHandlers(ask, tools);
+export function consoleRecords(desk: Desk, tools: Pick<AdminTools, 'clock' | 'observer'>): Router {
+  const handlers = new RecordHandlers(desk, tools);
   const json = [
     refuseLarge(MAX_BODY_BYTES),
     onlyJson,
@@ -69,12 +61,12 @@ export function consoleRecords(ask: AskRecords, tools: Pick<AdminTools, 'clock' 
 }
 
 class RecordHandlers {
-  readonly #ask: AskRecords;
+  readonly #desk: Desk;
   readonly #clock: AdminTools['clock'];
   readonly #observer: AdminTools['observer'];
 
-  constructor(ask: AskRecords, { clock, observer }: Pick<AdminTools, 'clock' | 'observer'>) {
-    this.#ask = ask;
+  constructor(desk: Desk, { clock, observer }: Pick<AdminTools, 'clock' | 'observer'>) {
+    this.#desk = desk;
     this.#clock = clock;
     this.#observer = observer;
   }
@@ -83,30 +75,13 @@ class RecordHandlers {
     const { data, success } = doubtsQuery.safeParse(req.query);
     if (!success)
       return refuse(res, 'invalid', 'A cursor is that of an earlier page, and a merchant a code.');
-    const page = await this.#doubtsOf(res, data);
+    const page = await this.#found(res, this.#desk.list({ inDoubt: true, limit: PAGE, ...data }));
     if (!page) return;
     const nowMs = this.#clock.wallMs();
     const records = page.records.map((record) => headView(record, nowMs));
     const nowAt = new Date(nowMs).toISOString();
     res.json({ nowAt, records, cursor: page.cursor ?? null } satisfies DoubtsPage);
   };
-
-  /** The store lists the keys of all merchants, so those of one are looked for in several pages. */
-  async #doubtsOf(
-    res: Response,
-    { merchant, cursor: from }: z.output<typeof doubtsQuery>,
-  ): Promise<RecordsPage | undefined> {
-    const records: RecordView[] = [];
-    let cursor = from;
-    for (let pages = 0; pages < MAX_SEARCHED_PAGES; pages++) {
-      const page = await this.#found<RecordsPage>(res, { kind: 'list', inDoubt: true, limit: PAGE, cursor });
-      if (!page || merchant === undefined) return page;
-      records.push(...page.records.filter((record) => record.merchant === merchant));
-      cursor = page.cursor;
-      if (cursor === undefined || records.length >= PAGE) break;
-    }
-    return { records, ...(cursor !== undefined && { cursor }) };
-  }
 
   readonly find: RequestHandler = async (req, res) => {
     const { data, success } = findBody.safeParse(req.body);
@@ -116,28 +91,22 @@ class RecordHandlers {
         'invalid',
         'Name a merchant code and an idempotency key, and a layer if it is not the configured one.',
       );
-    const shown = await this.#found<ShownRecord>(res, { kind: 'find', ...data });
+    const shown = await this.#found(res, this.#desk.find(data.merchant, data.key, data.layer));
     if (shown) res.json(foundView(shown, this.#clock.wallMs()));
   };
 
   readonly show: RequestHandler = async (req, res) => {
-    const shown = await this.#found<ShownRecord>(res, { kind: 'show', recordId: recordIdIn(req) });
+    const shown = await this.#found(res, this.#desk.show(recordIdIn(req)));
     if (shown) res.json(foundView(shown, this.#clock.wallMs()));
   };
 
   readonly showBody: RequestHandler = async (req, res) => {
     const recordId = recordIdIn(req);
-    const stored = await this.#found<StoredResponse>(res, {
-      kind: 'body',
-      recordId,
-      maxBytes: MAX_SHOWN_BYTES,
-    });
+    const stored = await this.#found(res, this.#desk.body(recordId, MAX_SHOWN_BYTES));
     if (!stored) return;
-    const { response } = stored;
-    if (!response) return refuse(res, 'no_body', 'It is not completed, or its response was not stored.');
     // Before it is sent, so that no body is read without a trace.
     this.#observer.bodyRead(sessionOf(res).name, recordId, req.socket.remoteAddress ?? 'unknown');
-    const { status, headers, body, bodyBytes } = response;
+    const { status, headers, body, bodyBytes } = stored;
     res.json({
       ...{ recordId, status, headers: headerViews(headers, true), bodyBytes, body },
       truncated: bodyBytes > MAX_SHOWN_BYTES,
@@ -151,18 +120,17 @@ class RecordHandlers {
     const { name } = sessionOf(res);
     const by = person === undefined ? name : `${person} (${name})`;
     const recordId = recordIdIn(req);
-    if (!(await this.#found(res, { kind: 'resolve', recordId, by, ...resolution }))) return;
+    if (!(await this.#found(res, this.#desk.resolve({ recordId, by, ...resolution })))) return;
     // The key is resolved now. If the record cannot be read after that, the answer is a success without it.
-    const shown = await this.#ask({ kind: 'show', recordId });
-    const after =
-      shown.kind === 'found' ? (shown.value as ShownRecord) : { recordId, record: null, audit: [] };
+    const shown = await this.#desk.show(recordId);
+    const after: ShownRecord = shown.kind === 'found' ? shown.value : { recordId, record: null, audit: [] };
     res.json(foundView(after, this.#clock.wallMs()) satisfies ResolvedAnswer);
   };
 
   /** What was found. Undefined: the question was refused, and the refusal is answered. */
-  async #found<T>(res: Response, question: RecordsQuestion): Promise<T | undefined> {
-    const answer = await this.#ask(question);
-    if (answer.kind === 'found') return answer.value as T;
+  async #found<T>(res: Response, asked: Promise<RecordsAnswer<T>>): Promise<T | undefined> {
+    const answer = await asked;
+    if (answer.kind === 'found') return answer.value;
     const { why, detail, retryAfterMs, record } = answer;
     refuse(res, why, detail, { retryAfterMs, record: record && headView(record, this.#clock.wallMs()) });
     return undefined;

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { loadConfig } from '../../config/load.ts';
 import type { Config } from '../../config/schema.ts';
 import { Desk } from '../../doubts/desk.ts';
-import type { RecordsQuestion, Refusal, RefusalReason } from '../../doubts/records.ts';
+import type { RecordsAnswer, Refusal, RefusalReason } from '../../doubts/records.ts';
 import { openLedger } from '../../ledger/open-store.ts';
 import { LAYER, LAYER_RULE, recordIdOf } from '../../ledger/record-id.ts';
 import { systemClock } from '../../lib/clock.ts';
@@ -36,16 +36,17 @@ export function refuseMissingStore({ store }: Config): void {
     throw new Exit(`there is no store in ${store.path}: no gateway has run with it`, 69);
 }
 
-/** Asks, and unwraps the answer. @throws {Exit} if the desk refuses */
-export async function ask<T>(desk: Desk, question: RecordsQuestion): Promise<T> {
-  const answer = await desk.answer(question);
+/** Unwraps an answer of the desk. @throws {Exit} if it is a refusal */
+export async function found<Value>(asked: Promise<RecordsAnswer<Value>>): Promise<Value> {
+  const answer = await asked;
   if (answer.kind === 'refused') throw refusalOf(answer);
-  return answer.value as T;
+  return answer.value;
 }
 
 const EXIT_CODES = {
   invalid: 64,
   absent: 1,
+  no_body: 1,
   alive: 1,
   changed: 1,
   unreadable: 1,

@@ -3,7 +3,7 @@ import type { RecordsPage, RecordView } from '../../doubts/records.ts';
 import { commandOf, Exit, FLAG, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
 import { table } from '../table.ts';
 import { copy } from './copy.ts';
-import { ask, withDesk } from './desk.ts';
+import { found, withDesk } from './desk.ts';
 import { resolve } from './resolve.ts';
 import { resolveMany } from './resolve-many.ts';
 import { show } from './show.ts';
@@ -58,16 +58,16 @@ async function list(args: string[], terminal: Terminal): Promise<void> {
 
 async function listUpTo(limit: number, desk: Desk, inDoubt: boolean, from?: string): Promise<RecordsPage> {
   // The store may list a record twice if it changes meanwhile.
-  const found = new Map<string, RecordView>();
+  const listed = new Map<string, RecordView>();
   let cursor = from;
   do {
-    const pageLimit = Math.min(limit - found.size, PAGE);
-    const page = await ask<RecordsPage>(desk, { kind: 'list', inDoubt, limit: pageLimit, cursor });
-    for (const record of page.records) found.set(record.recordId, record);
+    const pageLimit = Math.min(limit - listed.size, PAGE);
+    const page = await found(desk.list({ inDoubt, limit: pageLimit, cursor }));
+    for (const record of page.records) listed.set(record.recordId, record);
     cursor = page.cursor;
-  } while (cursor !== undefined && found.size < limit);
+  } while (cursor !== undefined && listed.size < limit);
   // Redis lists them in the order of its hashes.
-  const records = [...found.values()].sort((a, b) => sinceOf(a) - sinceOf(b));
+  const records = [...listed.values()].sort((a, b) => sinceOf(a) - sinceOf(b));
   return { records, ...(cursor === undefined ? {} : { cursor }) };
 }
 
@@ -75,10 +75,10 @@ async function listUpTo(limit: number, desk: Desk, inDoubt: boolean, from?: stri
 const sinceOf = ({ changedAt }: RecordView): number =>
   changedAt === undefined ? Number.MAX_VALUE : Date.parse(changedAt);
 
-function textOf({ records: found, cursor }: RecordsPage, inDoubt: boolean): string {
+function textOf({ records: listed, cursor }: RecordsPage, inDoubt: boolean): string {
   const more = cursor === undefined ? '' : `There may be more: --cursor ${cursor}\n`;
-  if (found.length === 0) return more || (inDoubt ? 'Nothing is in doubt.\n' : 'There are no records.\n');
-  const rows = found.map(
+  if (listed.length === 0) return more || (inDoubt ? 'Nothing is in doubt.\n' : 'There are no records.\n');
+  const rows = listed.map(
     ({ state, ownerGone, changedAt, merchant, operation, key, requestId, recordId, reason }) => [
       ownerGone ? `${state}, owner gone` : state,
       ...(reason === undefined ? [changedAt, merchant, operation, key] : ['', '', '', reason]),

@@ -1,12 +1,5 @@
 import type { Desk } from '../../doubts/desk.ts';
-import type {
-  AuditView,
-  RecordView,
-  ResolvedRecord,
-  ResolveRequest,
-  ShownRecord,
-} from '../../doubts/records.ts';
-import type { RecordId } from '../../lib/brands.ts';
+import type { AuditView, RecordsAnswer, RecordView, ResolveRequest } from '../../doubts/records.ts';
 import { Exit, FLAG, noteOf, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
 import { printable } from '../table.ts';
 import { layerOf, withDesk } from './desk.ts';
@@ -122,14 +115,18 @@ class Tally {
   }
 }
 
+function orGone<Value>(answer: RecordsAnswer<Value>): RecordsAnswer<Value> {
+  if (answer.kind === 'refused' && answer.why === 'unavailable') throw new StoreGone(answer.detail);
+  return answer;
+}
+
 async function resolveOne(desk: Desk, request: ResolveRequest, isDryRun: boolean): Promise<Done> {
-  const answer = await desk.answer({ kind: 'resolve', isDryRun, ...request });
+  const answer = orGone(await desk.resolve(request, isDryRun));
   if (answer.kind !== 'refused') {
-    const { state, changedAt } = (answer.value as ResolvedRecord).from;
+    const { state, changedAt } = answer.value.from;
     const text = isDryRun ? `${state} since ${changedAt}, would become` : 'is now';
     return { result: 'ok', text: `${text} ${request.as}` };
   }
-  if (answer.why === 'unavailable') throw new StoreGone(answer.detail);
   if (answer.why === 'absent' || answer.why === 'changed') {
     const same = await sameBefore(desk, request);
     if (same) return same;
@@ -139,10 +136,9 @@ async function resolveOne(desk: Desk, request: ResolveRequest, isDryRun: boolean
 
 /** An earlier run of this file did what the line says, or someone else did. Undefined: not so. @throws {StoreGone} */
 async function sameBefore(desk: Desk, request: ResolveRequest): Promise<Done | undefined> {
-  const answer = await desk.answer({ kind: 'show', recordId: request.recordId });
-  if (answer.kind === 'refused' && answer.why === 'unavailable') throw new StoreGone(answer.detail);
+  const answer = orGone(await desk.show(request.recordId));
   if (answer.kind === 'refused') return undefined;
-  const { record, audit } = answer.value as ShownRecord;
+  const { record, audit } = answer.value;
   if (request.as === 'released') return releasedBefore(record, audit, request);
   if (record?.state !== 'completed' || !(await hasResponse(desk, record, request))) return undefined;
   return { result: 'same', text: `was completed like this at ${record.changedAt}` };
@@ -173,5 +169,8 @@ async function hasResponse(
 ): Promise<boolean> {
   if (completion?.kind !== 'response') return completion !== undefined && status === undefined;
   if (completion.status !== status || completion.headers.join('\n') !== headers.join('\n')) return false;
-  return (await desk.bodyOf(recordId as RecordId))?.equals(Buffer.from(body, 'base64')) ?? false;
+  const stored = orGone(await desk.body(recordId));
+  return (
+    stored.kind === 'found' && Buffer.from(body, 'base64').equals(Buffer.from(stored.value.body, 'base64'))
+  );
 }

@@ -1,6 +1,6 @@
-import type { ResolvedRecord, ResolveRequest } from '../../doubts/records.ts';
+import type { ResolveRequest } from '../../doubts/records.ts';
 import { Exit, noteOf, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
-import { ask, namedRecordId, RECORD_OPTIONS, readNamed, withDesk } from './desk.ts';
+import { found, namedRecordId, RECORD_OPTIONS, readNamed, withDesk } from './desk.ts';
 
 const USAGE = `oncegate records resolve --config FILE (--record-id ID | --merchant M --key K [--layer L]) --execution E --as completed|released --reason TEXT
 
@@ -41,9 +41,7 @@ export async function resolve(args: string[], terminal: Terminal): Promise<void>
     body: options.body === undefined ? undefined : readNamed(options.body, 'body').toString('base64'),
     execution: required(options.execution, 'execution', USAGE),
   };
-  const { recordId, from, to } = await withDesk(config, terminal, (desk) =>
-    ask<ResolvedRecord>(desk, { kind: 'resolve', ...request }),
-  );
+  const { recordId, from, to } = await withDesk(config, terminal, (desk) => found(desk.resolve(request)));
   terminal.stdout.write(
     `${from.operation} of ${from.merchant} was ${from.state} and is now ${to.as} (recordId ${recordId})\n`,
   );

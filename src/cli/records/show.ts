@@ -1,8 +1,7 @@
 import type { RecordView, ShownRecord } from '../../doubts/records.ts';
-import type { RecordId } from '../../lib/brands.ts';
-import { Exit, FLAG, readArguments, required, type Terminal } from '../arguments.ts';
+import { FLAG, readArguments, required, type Terminal } from '../arguments.ts';
 import { printable, table } from '../table.ts';
-import { ask, namedRecordId, RECORD_OPTIONS, withDesk } from './desk.ts';
+import { found, namedRecordId, RECORD_OPTIONS, withDesk } from './desk.ts';
 
 const USAGE = `oncegate records show --config FILE (--record-id ID | --merchant M --key K [--layer L]) [--body] [--json]
 
@@ -19,12 +18,12 @@ export async function show(args: string[], terminal: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
   const recordId = namedRecordId(options, USAGE, terminal);
   await withDesk(required(options.config, 'config', USAGE), terminal, async (desk) => {
-    const shown = await ask<ShownRecord>(desk, { kind: 'show', recordId });
     if (options.body) {
-      const body = await desk.bodyOf(recordId as RecordId);
-      if (!body) throw new Exit('The record has no stored body.', 1);
-      terminal.stdout.write(body);
-    } else terminal.stdout.write(options.json ? `${JSON.stringify(shown, null, 2)}\n` : textOf(shown));
+      const { body } = await found(desk.body(recordId));
+      return void terminal.stdout.write(Buffer.from(body, 'base64'));
+    }
+    const shown = await found(desk.show(recordId));
+    terminal.stdout.write(options.json ? `${JSON.stringify(shown, null, 2)}\n` : textOf(shown));
   });
 }
 

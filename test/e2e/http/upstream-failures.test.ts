@@ -2,7 +2,6 @@ import { randomUUID } from 'node:crypto';
 import { createServer, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, onTestFinished, test } from 'vitest';
-import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { backendForFile, NOT_LISTENING, openBlackHole, rawBackend } from '../../support/backend.ts';
 import { withdraw } from '../../support/client.ts';
 import { freePort } from '../../support/free-port.ts';
@@ -64,8 +63,7 @@ describe('a backend that no byte can reach', () => {
       expectInEachWay(behind, 502, 'upstream_unreachable'),
     ]);
     expectProblem(refused, { status: 502, code: 'upstream_unreachable' });
-    const record = { kind: 'show', recordId: recordIdOf('gateway', 'M-ALPHA', key) } as const;
-    expect((await behind.gateway.desk.answer(record)).kind).not.toBe('found');
+    expect((await behind.gateway.desk.find('M-ALPHA', key)).kind).not.toBe('found');
   });
 
   test('is used at once when it comes up', async () => {

@@ -22,8 +22,8 @@ const observing = (more: MoreConfig = {}) =>
 
 /** The state of a key's record, or undefined. */
 async function stateOf({ gateway }: Stack, key: string): Promise<string | undefined> {
-  const answer = await gateway.desk.answer({ kind: 'list', inDoubt: false, limit: 100 });
-  if (answer.kind !== 'found' || !('records' in answer.value)) throw new Error('the store does not answer');
+  const answer = await gateway.desk.list({ inDoubt: false, limit: 100 });
+  if (answer.kind !== 'found') throw new Error('the store does not answer');
   return answer.value.records.find((record) => record.key === key)?.state;
 }
 

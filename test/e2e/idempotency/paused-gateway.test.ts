@@ -45,13 +45,8 @@ it('a gateway that is paused between its start and the first byte sends nothing 
   const { desk } = other.gateway;
   const recordId = recordIdOf('gateway', 'M-ALPHA', key);
   const word = { as: 'released' as const, by: 'ada', reason: 'not in the books' };
-  const question = {
-    kind: 'resolve' as const,
-    recordId,
-    ...word,
-    execution: await executionOf(desk, recordId),
-  };
-  await until(async () => (await desk.answer(question)).kind === 'found');
+  const request = { recordId, ...word, execution: await executionOf(desk, recordId) };
+  await until(async () => (await desk.resolve(request)).kind === 'found');
   const executed = await withdraw(other.url, { key });
   expect([executed.status, isReplay(executed)]).toEqual([201, false]);
   process.kill(paused.pid, 'SIGCONT');

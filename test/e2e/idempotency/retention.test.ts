@@ -43,14 +43,8 @@ describe('once its retention has passed', () => {
     const body = Buffer.from('{"success":true,"data":{"from":"the books"}}');
     const { desk } = stack.gateway;
     const recordId = recordIdOf('gateway', 'M-ALPHA', key);
-    const resolved = await desk.answer({
-      ...{
-        kind: 'resolve',
-        recordId,
-        execution: await executionOf(desk, recordId),
-        by: 'ada',
-        reason: 'books',
-      },
+    const resolved = await desk.resolve({
+      ...{ recordId, execution: await executionOf(desk, recordId), by: 'ada', reason: 'books' },
       ...{ as: 'completed', status: 201, body: body.toString('base64') },
     });
     expect(resolved).toMatchObject({ kind: 'found', value: { from: { state: 'in_doubt' } } });
