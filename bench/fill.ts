@@ -10,7 +10,7 @@ import { encodeRecord } from '../src/store/codec.ts';
 import { Names } from '../src/store/redis/commands.ts';
 import type { KeyRecord } from '../src/store/register.ts';
 import { openForWriting } from '../src/store/sqlite/database.ts';
-import { RECORD_COLUMNS, valuesOf } from '../src/store/sqlite/records.ts';
+import { RECORD_COLUMNS, rowOf } from '../src/store/sqlite/records.ts';
 
 const A_STEP = 20_000;
 const RECORD_ID_BYTES = 32;
@@ -51,7 +51,7 @@ export async function fillSqlite(path: string, count: number): Promise<void> {
     `INSERT INTO records (record_id, expires_at, ${RECORD_COLUMNS})
      VALUES (?, ?, ${RECORD_COLUMNS.map(() => '?')})`,
   );
-  const values = valuesOf(completed());
+  const values = rowOf(completed());
   // A new store counts running time from the machine's start.
   const expiresAt = Math.ceil(systemClock.monotonicMs()) + RETENTION_MS;
   let done = 0;

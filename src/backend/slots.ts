@@ -1,5 +1,5 @@
 import { type Clock, within } from '../lib/clock.ts';
-import type { Place, Slot, SlotSource } from '../lib/exchange.ts';
+import type { QueueTicket, Slot, SlotSource } from '../lib/exchange.ts';
 import type { UpstreamOptions } from './options.ts';
 
 export type SlotOptions = Pick<UpstreamOptions, 'maxConnections' | 'maxQueued' | 'queueTimeoutMs'>;
@@ -39,7 +39,7 @@ export class Slots implements SlotSource {
     return this.#newSlot();
   }
 
-  queue(): Place | undefined {
+  queue(): QueueTicket | undefined {
     if (this.#queue.length >= this.#maxQueued) return undefined;
     const { promise, resolve } = Promise.withResolvers<Slot>();
     this.#queue.push(resolve);
@@ -58,9 +58,9 @@ export class Slots implements SlotSource {
   async take(gone?: AbortSignal): Promise<Slot | undefined> {
     const free = this.tryTake();
     if (free) return free;
-    const place = this.queue();
-    const slot = place && (await within(this.#clock, place.slot, this.queueTimeoutMs, gone));
-    if (!slot) place?.leave();
+    const ticket = this.queue();
+    const slot = ticket && (await within(this.#clock, ticket.slot, this.queueTimeoutMs, gone));
+    if (!slot) ticket?.leave();
     return slot;
   }
 

@@ -1,7 +1,7 @@
 import type { Fingerprint } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
 import { HashTable } from '../lib/collections.ts';
-import type { Place } from '../lib/exchange.ts';
+import type { QueueTicket } from '../lib/exchange.ts';
 import type { Call, Result } from './call.ts';
 
 /** The leader's result, or `lead`: the follower becomes the leader. */
@@ -18,8 +18,8 @@ interface Follower {
 /** The requests with one key and fingerprint in this process: one is the leader, the others are its followers. */
 export class Lead {
   readonly fingerprint: Fingerprint;
-  /** The leader's place in the queue for a slot. A follower that becomes the leader takes it over. */
-  place: Place | undefined;
+  /** The leader waits for a slot with it. A follower that becomes the leader takes it over. */
+  ticket: QueueTicket | undefined;
   #followers: Follower[] = [];
   #inFlight = false;
 
@@ -140,8 +140,8 @@ export class Duplicates {
     else if (shared) lead.endAll(shared);
     if (lead.promote()) return;
     if (this.#leads.get(recordId) === lead) this.#leads.delete(recordId);
-    lead.place?.leave();
-    lead.place = undefined;
+    lead.ticket?.leave();
+    lead.ticket = undefined;
   }
 
   /** Ends all waiting with this result. */

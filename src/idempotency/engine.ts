@@ -175,7 +175,7 @@ export class Engine {
     const isTrial = this.#gate.isShut;
     if (refusing !== undefined || !this.#gate.admits())
       return this.#executions.readInstead(call, refusing ?? REFUSES);
-    const free = lead.place ? undefined : this.#slots.tryTake();
+    const free = lead.ticket ? undefined : this.#slots.tryTake();
     return free ? this.#executions.start(call, free) : this.#startLater(call, lead, isTrial);
   }
 
@@ -228,22 +228,22 @@ export class Engine {
    * @param peek false if the record is known already
    */
   async #slotFor(call: Call, lead: Lead, peek: boolean): Promise<Slot | Exclude<Found, Started>> {
-    if (!lead.place) {
+    if (!lead.ticket) {
       const free = this.#slots.tryTake();
       if (free) return free;
       const found = peek ? await this.#executions.peek(call) : undefined;
       if (found && found.kind !== 'absent') return found;
-      lead.place = this.#slots.queue();
-      if (!lead.place) return { kind: 'overloaded' };
+      lead.ticket = this.#slots.queue();
+      if (!lead.ticket) return { kind: 'overloaded' };
     }
     lead.markInFlight();
     const step = call.spans?.begin('queue');
-    const slot = await this.#wait(lead.place.slot, this.#slots.queueTimeoutMs, call.gone);
+    const slot = await this.#wait(lead.ticket.slot, this.#slots.queueTimeoutMs, call.gone);
     step?.end(slot ? 'slot' : 'overloaded');
     if (this.#closing) return { kind: 'closing' };
-    // The lead keeps its place in the queue, because the next duplicate takes it over.
+    // The lead keeps its ticket, because the next duplicate takes it over.
     if (!slot || call.gone?.aborted) return { kind: 'overloaded' };
-    lead.place = undefined;
+    lead.ticket = undefined;
     return slot;
   }
 

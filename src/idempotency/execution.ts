@@ -85,7 +85,7 @@ export class Executions {
 
   /** Creates the record. The fence counts from before the store's command. Releases the slot unless the call has started. */
   async start(call: Call, slot: Slot): Promise<Found> {
-    const execution = executionOf(call, this.#random.token());
+    const execution = newExecution(call, this.#random.token());
     const maySend = fenceFrom(this.#clock, this.#options.leaseMs);
     const step = call.spans?.begin('start');
     try {
@@ -111,7 +111,7 @@ export class Executions {
 
   /** Makes this call the owner of a record in doubt. It is then sent a second time. */
   async restart(call: Call, slot: Slot): Promise<Found> {
-    const execution = executionOf(call, this.#random.token());
+    const execution = newExecution(call, this.#random.token());
     const maySend = fenceFrom(this.#clock, this.#options.leaseMs);
     const step = call.spans?.begin('restart');
     try {
@@ -316,7 +316,7 @@ export class Executions {
 }
 
 /** An attempt to execute the request, under a new token. */
-export function executionOf(call: Omit<Execution, 'token'>, token: Token): Execution {
+export function newExecution(call: Omit<Execution, 'token'>, token: Token): Execution {
   const { recordId, fingerprint, merchant, operation, key, requestId } = call;
   return { recordId, token, memory: undefined, fingerprint, merchant, operation, key, requestId };
 }

@@ -5,7 +5,7 @@ import type { Exchange } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
 import type { Execution, Fenced, StartAnswer } from '../store/contract.ts';
 import type { Call, EngineObserver } from './call.ts';
-import { executionOf } from './execution.ts';
+import { newExecution } from './execution.ts';
 import { Renewals } from './lease.ts';
 import { type Decision, decide, statusOf } from './outcome.ts';
 import { PendingWrites } from './pending-writes.ts';
@@ -117,7 +117,7 @@ export class Observation {
   }
 
   async #observe(call: ObservedCall, ending: Promise<Ending>, told: (would: Would) => void): Promise<void> {
-    const execution = executionOf(call, this.#random.token());
+    const execution = newExecution(call, this.#random.token());
     let answer: StartAnswer;
     try {
       answer = await this.#store.start(execution);

@@ -31,7 +31,7 @@ import {
 } from '../store/contract.ts';
 import type { Held, KeyRecord, Listed, Register, Reply, Seen, Write } from '../store/register.ts';
 import { ResponseCipher } from '../store/response-cipher.ts';
-import type { Stamp, Step } from './rules.ts';
+import type { RuleResult, Stamp } from './rules.ts';
 import * as rules from './rules.ts';
 
 export interface LedgerOptions extends StoreOptions {
@@ -50,7 +50,7 @@ const READ_AT_ONCE = 64;
 /** More operations than this in one store are counted as `other`, so that damaged names cannot fill the memory. */
 const MOST_OPERATIONS = 1000;
 
-type Rule<Answer> = (held: Held | undefined, stamp: Stamp) => Step<Answer>;
+type Rule<Answer> = (held: Held | undefined, stamp: Stamp) => RuleResult<Answer>;
 
 /**
  * Holds one record per key: applies the rules of a key's life to what a register holds. It guesses what is there, asks the rule, and

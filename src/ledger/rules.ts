@@ -28,7 +28,8 @@ export interface Stamp {
   wallMs: number;
 }
 
-export interface Step<Answer> {
+/** The answer to an event, and the write that makes it true. */
+export interface RuleResult<Answer> {
   answer: Answer;
   write?: Write;
 }
@@ -47,7 +48,7 @@ export function start(
   execution: Execution,
   own: StoreOptions,
   stamp: Stamp,
-): Step<{ kind: 'started' } | Meaning> {
+): RuleResult<{ kind: 'started' } | Meaning> {
   if (!held) {
     const record = executing(execution, own, stamp);
     const expiresInMs = own.lifetimes.inDoubtRetentionMs;
@@ -64,7 +65,7 @@ export function peek(
   held: Held | undefined,
   fingerprint: Fingerprint,
   stamp: Stamp,
-): Step<{ kind: 'absent' } | Meaning> {
+): RuleResult<{ kind: 'absent' } | Meaning> {
   return held ? meaning(held, fingerprint, stamp) : { answer: { kind: 'absent' } };
 }
 
@@ -74,7 +75,7 @@ export function restart(
   execution: Execution,
   own: StoreOptions,
   stamp: Stamp,
-): Step<'ok' | 'changed'> {
+): RuleResult<'ok' | 'changed'> {
   if (held?.record.state === 'executing' && isOf(held, execution.token)) return { answer: 'ok' };
   const { token, fingerprint, operation } = execution;
   const isSame = held?.record.fingerprint.equals(fingerprint) && held.record.operation === operation;
@@ -101,7 +102,7 @@ export function complete(
   wasTold: boolean,
   own: StoreOptions,
   stamp: Stamp,
-): Step<Fenced> {
+): RuleResult<Fenced> {
   const endLeaseOf = execution.token;
   if (!held) {
     const { operation } = execution;
@@ -138,7 +139,7 @@ export function complete(
  * Executing or in doubt → nothing: the backend surely did not execute. After a restart that is known of the second request
  * only, so the record is left in doubt. The token is voided, because its start may have been sent twice.
  */
-export function release(held: Held | undefined, token: Token, stamp: Stamp): Step<Fenced> {
+export function release(held: Held | undefined, token: Token, stamp: Stamp): RuleResult<Fenced> {
   if (isOpenOf(held, token) && held.record.restarted)
     return leaveInDoubt(held, token, held.record.cause, stamp);
   return takeBackStart(held, token);
@@ -150,7 +151,7 @@ export function leaveInDoubt(
   token: Token,
   cause: string,
   stamp: Stamp,
-): Step<Fenced> {
+): RuleResult<Fenced> {
   if (!isOpenOf(held, token)) return { answer: 'stale' };
   if (held.record.ownerGaveUp) return { answer: 'ok' };
   const record = { ...inDoubt(held.record, cause, stamp), ownerGaveUp: true };
@@ -158,7 +159,7 @@ export function leaveInDoubt(
 }
 
 /** Undoes a start whose reply was lost, and under which nothing was sent. The start may still arrive, so its token is voided. */
-export function takeBackStart(held: Held | undefined, token: Token): Step<Fenced> {
+export function takeBackStart(held: Held | undefined, token: Token): RuleResult<Fenced> {
   if (!isOpenOf(held, token) || held.record.restarted) return { answer: 'stale' };
   return { answer: 'ok', write: replace(held, undefined, 0, { endLeaseOf: token, voidToken: token }) };
 }
@@ -172,7 +173,7 @@ export function takeBackRestart(
   token: Token,
   before: KeyRecord,
   stamp: Stamp,
-): Step<Fenced> {
+): RuleResult<Fenced> {
   const hasArrived: boolean = isOpenOf(held, token);
   if (!held || !(hasArrived || held.record.revision.equals(before.revision))) return { answer: 'stale' };
   const record = { ...before, revision: stamp.revision };
@@ -191,7 +192,7 @@ export function resolve(
   note: CountedNote,
   newToken: Token,
   stamp: Stamp,
-): Step<Resolved> {
+): RuleResult<Resolved> {
   if (!isOpenOf(held, seen)) return { answer: 'changed' };
   const { ownerGaveUp, lifetimes } = held.record;
   if (!ownerGaveUp && isAlive(held)) return { answer: 'alive' };
@@ -228,7 +229,7 @@ export function needsLease(held: Omit<Held, 'isLeased'>): boolean {
 }
 
 /** What a record means for a request with this fingerprint. The first request that finds the owner dead writes that down. */
-function meaning(held: Held, fingerprint: Fingerprint, stamp: Stamp): Step<Meaning> {
+function meaning(held: Held, fingerprint: Fingerprint, stamp: Stamp): RuleResult<Meaning> {
   const { record } = held;
   const { requestId, operation, completion } = record;
   if (!record.fingerprint.equals(fingerprint)) return { answer: { kind: 'mismatch' } };

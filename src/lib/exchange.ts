@@ -80,11 +80,11 @@ export interface Slot {
   release(): void;
 }
 
-/** A place in the queue for a slot. */
-export interface Place {
-  /** Resolves when this place gets a slot. */
+/** A position in the queue for a slot. */
+export interface QueueTicket {
+  /** Resolves when it is this ticket's turn. */
   readonly slot: Promise<Slot>;
-  /** Gives up the place, and its slot if it has got one already. */
+  /** Leaves the queue, and returns the slot if there is one already. */
   leave(): void;
 }
 
@@ -93,8 +93,8 @@ export interface SlotSource {
   readonly queueTimeoutMs: number;
   /** A free slot, or undefined if there is none or others are waiting for one. */
   tryTake(): Slot | undefined;
-  /** A place at the back of the queue, or undefined if the queue is full. */
-  queue(): Place | undefined;
+  /** A ticket for the back of the queue, or undefined if the queue is full. */
+  queue(): QueueTicket | undefined;
 }
 
 /** Releases the slot when the exchange no longer needs its connection: at once, or when an oversize response has been streamed. */

@@ -6,7 +6,7 @@ import type { Ledger } from './ledger.ts';
 import { actionRoute, balanceRoute, chargeRoute } from './payments.ts';
 import {
   type Connection,
-  type Execution,
+  type Execute,
   errorReply,
   jsonReply,
   pause,
@@ -62,7 +62,7 @@ export async function handle(
     return queryOf(request).get('end') === 'reset' ? reset(request) : send(jsonReply(503, {}), plain);
   }
   if (path.startsWith(INSPECTION_PREFIX)) return send(inspect(request, ledger, requests), plain);
-  requests.record(request);
+  requests.add(request);
   if (lookupToken !== undefined && path === LOOKUP_PATH)
     return send(lookUp(request, ledger, lookupToken), plain);
   const key = keyOf(request.headers);
@@ -102,7 +102,7 @@ const SAFE_METHODS = ['GET', 'HEAD', 'OPTIONS', 'TRACE'];
  * Reads the request and returns its execution. On a path that no route has, a request with an unsafe method is a charge,
  * so that clients of other payment APIs can be tested.
  */
-async function receive(request: IncomingMessage, ledger: Ledger): Promise<Execution> {
+async function receive(request: IncomingMessage, ledger: Ledger): Promise<Execute> {
   const [path, method = ''] = [pathOf(request), request.method];
   if (path === '/v3/echo') return echoRoute(request);
   const route = ROUTES.get(`${method === 'HEAD' ? 'GET' : method} ${path}`);

@@ -1,9 +1,9 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { type Execution, jsonReply, pause } from './reply.ts';
+import { type Execute, jsonReply, pause } from './reply.ts';
 import { digestBody, headerPairs, numberFrom, queryOf } from './request.ts';
 
 /** Any method on /v3/echo: replies with the request as it was received. The body, of any size, is shown as its digest. */
-export async function echoRoute(request: IncomingMessage): Promise<Execution> {
+export async function echoRoute(request: IncomingMessage): Promise<Execute> {
   const { bytes, sha256 } = await digestBody(request);
   return () =>
     jsonReply(200, {

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import type { Ledger, TransactionKind } from './ledger.ts';
 import { merchantOf, type SandboxMerchant } from './merchants.ts';
-import { type Execution, errorReply, jsonReply, type Reply } from './reply.ts';
+import { type Execute, errorReply, jsonReply, type Reply } from './reply.ts';
 import { keyOf, MAX_BODY_BYTES, readBody } from './request.ts';
 
 /** The members of a request body. */
@@ -19,7 +19,7 @@ interface Call {
 
 const endpoint =
   (execute: (call: Call) => Reply) =>
-  async (request: IncomingMessage, ledger: Ledger): Promise<Execution> => {
+  async (request: IncomingMessage, ledger: Ledger): Promise<Execute> => {
     const body = await readBody(request);
     const { 'content-type': contentType = '', authorization } = request.headers;
     const fields = body && (await fieldsOf(body, contentType));

@@ -15,7 +15,7 @@ export interface Reply {
  * Executes a request whose body was read, and returns the reply. Between reading and executing, a fault can delay the
  * request, fail it, or reset the connection.
  */
-export type Execution = () => Reply;
+export type Execute = () => Reply;
 
 const STATUS_OF = {
   invalid_fault: 400,

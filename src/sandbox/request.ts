@@ -72,7 +72,7 @@ export class RequestLog {
   readonly #byPath = new Map<string, number>();
   readonly #byKey = new Map<string, number>();
 
-  record(request: IncomingMessage): void {
+  add(request: IncomingMessage): void {
     this.#total += 1;
     increment(this.#byPath, `${request.method} ${pathOf(request)}`);
     const key = keyOf(request.headers);

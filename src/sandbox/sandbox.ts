@@ -97,7 +97,7 @@ function serverOf(backend: Backend, onUpgrade: SandboxOptions['onUpgrade']): Ser
   server.on('request', (request, response) => void serve(request, response, backend));
   if (onUpgrade)
     server.on('upgrade', (request, socket, head) => {
-      backend.requests.record(request);
+      backend.requests.add(request);
       onUpgrade(request, socket, head);
     });
   return server;

@@ -3,7 +3,7 @@ import { Redis } from 'ioredis';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
 import { OtherFormat, UnreadableMark } from '../../src/store/contract.ts';
-import { auditOf } from '../../src/store/redis/commands.ts';
+import { auditName } from '../../src/store/redis/commands.ts';
 import { requireFormat, whileUnanswered } from '../../src/store/redis/health.ts';
 import { freePort } from '../support/free-port.ts';
 import { openCopyRegister, openStore, type RedisPlace } from '../support/open-store.ts';
@@ -105,7 +105,7 @@ describe('a Redis', () => {
     const store = await storeForTest(place);
     const { recordId, token } = await bring(store, 'in_doubt');
     await store.resolve(recordId, token, { as: 'released' }, { by: 'ada', reason: 'not in the books' });
-    const name = auditOf(recordKeyOf(place, recordId));
+    const name = auditName(recordKeyOf(place, recordId));
     const [line = ''] = await server.admin.lrange(name, 0, -1);
     const { format, ...unnumbered } = JSON.parse(line);
     expect(format).toBe(1);

@@ -36,8 +36,8 @@ export const scripts = {
   copyMark: load('copy-mark'),
 };
 
-/** What a script returns: nil, a number, bytes, or a list of these. */
-export type Reply = Buffer | number | null | Reply[];
+/** The result of a script: nil, a number, bytes, or a list of these. */
+export type ScriptReply = Buffer | number | null | ScriptReply[];
 
 /** What an answer rests on. What rests on a write or on a record must survive a failover, so replicas must have it. */
 export type Ground = 'a write' | 'a record' | 'nothing that must last';
@@ -50,7 +50,7 @@ export class NotReplicated extends StoreUnavailable {
 }
 
 /** `replicated`: whether enough replicas have acknowledged the write. */
-type Written = { reply: Reply; replicated: Promise<boolean> };
+type Written = { reply: ScriptReply; replicated: Promise<boolean> };
 
 /** While Redis is frozen, unsent commands collect in memory. Above this limit new commands are refused. */
 const MOST_UNSENT_BYTES = 16 * 1024 * 1024;
@@ -97,7 +97,7 @@ export class Commands {
   }
 
   /** Runs a script whose effect no replica needs to acknowledge. Rejects with {@link StoreUnavailable}. */
-  run<T>(script: Script, keys: string[], args: Argument[], read: (reply: Reply) => T): Promise<T> {
+  run<T>(script: Script, keys: string[], args: Argument[], read: (reply: ScriptReply) => T): Promise<T> {
     return this.#ask((inFull) => this.#send(script, keys, args, inFull), read);
   }
 
@@ -106,7 +106,7 @@ export class Commands {
     script: Script,
     keys: string[],
     args: Argument[],
-    read: (reply: Reply) => T,
+    read: (reply: ScriptReply) => T,
     groundOf: (answer: T) => Ground = () => 'a write',
   ): Promise<T> {
     if (!this.waits) return this.run(script, keys, args, read);
@@ -136,7 +136,7 @@ export class Commands {
     });
   }
 
-  #enqueue(send: () => Promise<Reply>): Promise<Written> {
+  #enqueue(send: () => Promise<ScriptReply>): Promise<Written> {
     const { connection } = this;
     return new Promise((resolve, reject) => {
       const begun = this.#pending.push((replicated) => {
@@ -159,13 +159,13 @@ export class Commands {
     resolve(Number(reached) >= this.#replicas);
   }
 
-  #send({ lua, sha }: Script, keys: string[], args: Argument[], inFull: boolean): Promise<Reply> {
+  #send({ lua, sha }: Script, keys: string[], args: Argument[], inFull: boolean): Promise<ScriptReply> {
     const rest = [keys.length, ...keys, ...args];
     // Redis computes the SHA-1 from the bytes of the text, so send UTF-8. ScriptCommand would encode a string as latin1.
     const command = inFull
       ? new ScriptCommand('eval', [Buffer.from(lua), ...rest])
       : new ScriptCommand('evalsha', [sha, ...rest]);
-    return this.client.sendCommand(command) as Promise<Reply>;
+    return this.client.sendCommand(command) as Promise<ScriptReply>;
   }
 
   /** Why no command can be sent now. */
@@ -243,5 +243,5 @@ export class Names {
 export const shortOf = (id: string): string => Buffer.from(id, 'hex').toString('base64url');
 export const idOf = (short: string): RecordId => Buffer.from(short, 'base64url').toString('hex') as RecordId;
 
-export const leaseOf = (record: string): string => `${record}:lease`;
-export const auditOf = (record: string): string => `${record}:audit`;
+export const leaseName = (record: string): string => `${record}:lease`;
+export const auditName = (record: string): string => `${record}:audit`;

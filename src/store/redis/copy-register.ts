@@ -6,7 +6,7 @@ import type { CopyMark, CopyRegister, FoundMark } from '../register.ts';
 import { decodeCopyMark, encodeCopyMark } from '../register.ts';
 import { encodeAudit } from './audit.ts';
 import { mastersOf } from './client.ts';
-import { auditOf, scripts } from './commands.ts';
+import { auditName, scripts } from './commands.ts';
 import { scanAll } from './operators.ts';
 import { type RedisOptions, RedisRegister } from './register.ts';
 
@@ -62,7 +62,7 @@ export class RedisCopyRegister implements CopyRegister {
 
   async putAudit(id: RecordId, audit: readonly AuditRecord[]): Promise<void> {
     const { commands, names } = this.register;
-    const name = auditOf(names.recordOf(id));
+    const name = auditName(names.recordOf(id));
     const draft = `${name}:draft`;
     const entries = audit.map(encodeAudit);
     if (entries.length === 0) return;

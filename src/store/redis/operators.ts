@@ -4,7 +4,7 @@ import { decodeHead, decodeRecord, HEAD_BYTES } from '../codec.ts';
 import { type ResolutionCount, UnknownCursor, UnreadableRecord } from '../contract.ts';
 import type { KeyRecord, Listed, OpenCount, Page, Replace, Scanned } from '../register.ts';
 import { addressOf, mastersOf } from './client.ts';
-import { idOf, leaseOf, PARTITIONS, scripts, shortOf } from './commands.ts';
+import { idOf, leaseName, PARTITIONS, scripts, shortOf } from './commands.ts';
 import type { RedisRegister } from './register.ts';
 
 /** The indexes of so many partitions are read at once. Most of them are empty. */
@@ -103,7 +103,7 @@ async function listedOf(register: RedisRegister, id: RecordId): Promise<Listed |
         client.getrangeBuffer(key, 0, HEAD_BYTES - 1),
         client.strlen(key),
         client.pttl(key),
-        client.exists(leaseOf(key)),
+        client.exists(leaseName(key)),
       ]),
     );
     if (expiresInMs === -2) return undefined;

@@ -16,18 +16,18 @@ import {
   VOID_TOKEN_MS,
 } from '../contract.ts';
 import type { RedisSection } from '../options.ts';
-import type { Reply as Answer, Create, OpenCount, Page, Register, Replace, Seen } from '../register.ts';
+import type { Create, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
 import { decodeAudit, encodeAudit } from './audit.ts';
 import { connect, createClient, type Location, type RedisClient } from './client.ts';
 import {
-  auditOf,
+  auditName,
   Commands,
   type Ground,
-  leaseOf,
+  leaseName,
   Names,
   NotReplicated,
   PARTITIONS,
-  type Reply,
+  type ScriptReply,
   scripts,
   shortOf,
 } from './commands.ts';
@@ -80,7 +80,7 @@ export class RedisRegister implements Register {
   readonly #leases = new Map<string, { lock?: Lock | undefined }>();
 
   /** Reads the results of create.lua, replace.lua and read.lua. */
-  readonly #answer = (reply: Reply): Answer =>
+  readonly #answer = (reply: ScriptReply): Reply =>
     reply === null ? DONE : { done: false, held: reply === 0 ? undefined : this.#seenIn(reply) };
 
   /** @throws {StoreUnavailable} if Redis cannot be reached, is too old, evicts records, or has records of another format */
@@ -133,13 +133,13 @@ export class RedisRegister implements Register {
     for (const event of ['ready', '+node']) this.#client.on(event, act);
   }
 
-  create(id: RecordId, { record, expiresInMs }: Create): Promise<Answer> {
+  create(id: RecordId, { record, expiresInMs }: Create): Promise<Reply> {
     const { refusal } = this.#health;
     if (refusal) return Promise.reject(new StoreUnavailable(refusal, NOT_WRITTEN));
     const start = this.names.startOf(id);
     const short = shortOf(id);
     const key = start + short;
-    const keys = [key, `${start}open`, leaseOf(key), `${start}closed`, voidOf(start, record.token)];
+    const keys = [key, `${start}open`, leaseName(key), `${start}closed`, voidOf(start, record.token)];
     const args: Argument[] = [
       encodeRecord(record),
       lifetimeOf(expiresInMs),
@@ -152,7 +152,7 @@ export class RedisRegister implements Register {
     return answer.catch(async (error) => ({ done: false, held: await this.#whileMoving(key, error) }));
   }
 
-  replace(id: RecordId, write: Replace): Promise<Answer> {
+  replace(id: RecordId, write: Replace): Promise<Reply> {
     const { revision, record, operation, expiresInMs, endLeaseOf, unlessLeased, unlessClosed } = write;
     const { voidToken, audit, counted, mayBeLost } = write;
     const waits = this.replicates && !mayBeLost;
@@ -162,7 +162,7 @@ export class RedisRegister implements Register {
     const start = this.names.startOf(id);
     const short = shortOf(id);
     const key = start + short;
-    const keys = [key, `${start}open`, leaseOf(key), `${start}closed`];
+    const keys = [key, `${start}open`, leaseName(key), `${start}closed`];
     const args: Argument[] = [
       revision ?? '',
       record ? encodeRecord(record) : '',
@@ -173,7 +173,7 @@ export class RedisRegister implements Register {
       endLeaseOf ? this.#leaseValueToEnd(endLeaseOf) : '',
     ];
     if (unlessLeased || unlessClosed || voidToken || audit) {
-      keys.push(voidToken ? voidOf(start, voidToken) : `${start}void`, auditOf(key), `${start}resolutions`);
+      keys.push(voidToken ? voidOf(start, voidToken) : `${start}void`, auditName(key), `${start}resolutions`);
       args.push(
         unlessLeased && !this.isLeased ? 1 : 0,
         unlessClosed ? 1 : 0,
@@ -194,7 +194,7 @@ export class RedisRegister implements Register {
 
   read(id: RecordId, mustLast = false): Promise<Seen | undefined> {
     const key = this.names.recordOf(id);
-    const keys = [key, leaseOf(key)];
+    const keys = [key, leaseName(key)];
     const answer =
       mustLast && this.replicates
         ? this.commands.write(scripts.readAndTouch, keys, [1], this.#answer, groundOf)
@@ -210,7 +210,7 @@ export class RedisRegister implements Register {
     // Only Redis knows when it expires. redlock does not try to extend a lock that it takes for expired.
     if (lease.lock) lease.lock.expiration = Number.POSITIVE_INFINITY;
     const extended = await lease.lock?.extend(leaseMs).catch(() => undefined);
-    const name = leaseOf(this.names.recordOf(id));
+    const name = leaseName(this.names.recordOf(id));
     lease.lock = extended ?? (await this.#redlock.acquire([name], leaseMs).catch(() => undefined));
     // The owner has ended meanwhile, so a lock that was taken now would stay without an owner.
     if (this.#leases.get(owner) !== lease) void lease.lock?.release().catch(() => {});
@@ -227,7 +227,7 @@ export class RedisRegister implements Register {
 
   /** A node that does not answer counts as yes, so that no living owner is taken for dead. */
   async #isLeasedOnNodes(id: RecordId): Promise<boolean> {
-    const name = leaseOf(this.names.recordOf(id));
+    const name = leaseName(this.names.recordOf(id));
     const answers = await Promise.all(this.#lockClients.map((node) => node.exists(name).catch(() => 1)));
     return answers.filter((answer) => answer > 0).length > answers.length / 2;
   }
@@ -255,7 +255,7 @@ export class RedisRegister implements Register {
   }
 
   async audit(id: RecordId): Promise<AuditRecord[]> {
-    const key = auditOf(this.names.recordOf(id));
+    const key = auditName(this.names.recordOf(id));
     return (await this.commands.call(() => this.#client.lrange(key, 0, -1))).map(decodeAudit);
   }
 
@@ -315,7 +315,7 @@ export class RedisRegister implements Register {
   }
 
   /** A list of a record, its TTL, and whether its lease exists. Of a completed record it may be the record alone. */
-  #seenIn(reply: Reply): Seen {
+  #seenIn(reply: ScriptReply): Seen {
     if (reply instanceof Buffer) return { record: decodeRecord(reply), expiresInMs: 0, isLeased: false };
     const [bytes, expiresInMs, leases] = reply as [Buffer, number, number];
     return { record: decodeRecord(bytes), expiresInMs, isLeased: this.isLeased ? undefined : leases > 0 };
@@ -323,17 +323,17 @@ export class RedisRegister implements Register {
 }
 
 /** An executing record leads to no execution and no result, so a failover that loses it does no harm. */
-function groundOf(answer: Answer): Ground {
+function groundOf(answer: Reply): Ground {
   if (answer.done) return 'a write';
   return answer.held?.record.state === 'executing' ? 'nothing that must last' : 'a record';
 }
 
 const NOT_WRITTEN = { maybeWritten: false };
 
-const DONE: Answer = { done: true };
+const DONE: Reply = { done: true };
 
 /** Reads the result of mark.lua. @throws {UnreadableMark} */
-function markIn(reply: Reply | string): UsedMark {
+function markIn(reply: ScriptReply | string): UsedMark {
   const [, id, count, other] = /^([0-9a-f]+) (\d+) ([01])$/.exec(String(reply)) ?? [];
   if (id === undefined) throw new UnreadableMark();
   return { id, count: Number(count), otherMode: other === '1' };

@@ -5,7 +5,7 @@ import { AUDIT_RETENTION_MS, MARK_LASTS_MS, UnreadableRecord, VOID_TOKEN_MS } fr
 import type { Create, Replace } from '../register.ts';
 import { ANSWERS, COMMANDS, type Value } from './batch.ts';
 import { refuseOtherFormat } from './database.ts';
-import { idBytes, RECORD_COLUMNS, readSelected, SELECT_HEAD, SELECT_MARK, valuesOf } from './records.ts';
+import { idBytes, RECORD_COLUMNS, readSelected, rowOf, SELECT_HEAD, SELECT_MARK } from './records.ts';
 
 /*
  * Three statements do everything that payments need: INSERT, REPLACE and REMOVE. They bind the same values: record id, expiry, the
@@ -31,7 +31,7 @@ export function valuesOfWrite(id: RecordId, write: Create | Replace, runningMs: 
   const { unlessLeased, unlessClosed, audit, counted } = along;
   const expiresAt = expiresInMs === 'unchanged' ? null : Math.ceil(runningMs + expiresInMs);
   const values: Value[] = [idBytes(id), expiresAt, revision, null, endLeaseOf];
-  if (record) values.push(...valuesOf(record));
+  if (record) values.push(...rowOf(record));
   const entry = audit ? Buffer.from(JSON.stringify(audit)) : null;
   values.push(isCreate ? 1 : 0, unlessLeased ? 1 : 0, unlessClosed ? 1 : 0, voidToken, entry);
   values.push(counted?.as ?? null, counted?.by ?? null);

@@ -6,7 +6,7 @@ import type { Held, KeyRecord } from '../register.ts';
 import type { StoredCompletion } from '../response-cipher.ts';
 import type { Value } from './batch.ts';
 
-/** The columns that hold a record, in the order of {@link valuesOf}. */
+/** The columns that hold a record, in the order of {@link rowOf}. */
 export const RECORD_COLUMNS = [
   ...['state', 'merchant', 'operation', 'idempotency_key', 'cause', 'created_at_ms', 'status'],
   ...['record', 'encryption_key_id', 'headers', 'body'],
@@ -34,8 +34,8 @@ export function idBytes(id: RecordId): Buffer {
   return ID;
 }
 
-/** The values of {@link RECORD_COLUMNS}. Of a completion, `record` has what a tombstone has. */
-export function valuesOf(record: KeyRecord): Value[] {
+/** The values of {@link RECORD_COLUMNS}. The column `record` has a response as if it were a tombstone; the others have its content. */
+export function rowOf(record: KeyRecord): Value[] {
   const { state, merchant, operation, key, cause, createdAtMs, completion } = record;
   const status = completion?.kind === 'response' ? completion.response.status : completion?.status;
   const head = encodeRecord(record, status === undefined ? undefined : { kind: 'tombstone', status });

@@ -74,8 +74,8 @@ type Found = [
   createdAtMs: number | null,
 ];
 /** `due` and row number of the last row that was read. */
-type Place = readonly [due: string, id: number];
-const BEFORE_ALL: Place = [`${-(2n ** 63n)}`, 0];
+type Position = readonly [due: string, id: number];
+const BEFORE_ALL: Position = [`${-(2n ** 63n)}`, 0];
 
 /**
  * The embedded store: one SQLite database, which all processes of a machine may share.
@@ -275,12 +275,12 @@ export class SqliteRegister implements Register {
 
   async #page({ open, limit, cursor }: Query): Promise<Page> {
     const part = open ? 'open' : 'all';
-    const cursorOf = (after: Place) => [part, ...after].join('_');
+    const cursorOf = (after: Position) => [part, ...after].join('_');
     const [, due, id] = /^(?:open|all)_(-?\d{1,19})_(\d{1,15})$/.exec(cursor ?? cursorOf(BEFORE_ALL)) ?? [];
     if (due === undefined || !(cursor ?? part).startsWith(part)) throw new UnknownCursor();
     const head = this.#prepare(SELECT_HEAD);
     const records: Listed[] = [];
-    let after: Place = [due, Number(id)];
+    let after: Position = [due, Number(id)];
     let examined = 0;
     for await (const found of this.#walk(open ? SELECT_OPEN : SELECT_ALL, after, LISTED_AT_ONCE)) {
       const { runningMs } = this;
@@ -318,10 +318,10 @@ export class SqliteRegister implements Register {
     return count;
   }
 
-  /** Rows behind a place, some at once. Between them, requests are served. */
-  async *#walk(sql: string, behind: Place, atOnce: number): AsyncGenerator<Found[]> {
+  /** Reads the rows after a position in small steps, so that requests are served in between. */
+  async *#walk(sql: string, start: Position, atOnce: number): AsyncGenerator<Found[]> {
     const select = this.#prepare(sql);
-    for (let after = behind; ; await nextTurn()) {
+    for (let after = start; ; await nextTurn()) {
       const found = select.all(...after, atOnce) as unknown as Found[];
       yield found;
       const last = found[atOnce - 1];

@@ -118,7 +118,7 @@ export const STATES: State[] = [
 ];
 
 export type Answer = string | ({ kind: string } & Record<string, unknown>);
-export type Outcome = rules.Step<Answer>;
+export type Outcome = rules.RuleResult<Answer>;
 
 /** Something that happens to a key. */
 export interface Happening {
@@ -134,7 +134,7 @@ export interface Happening {
   isOtherOperation?: boolean;
   /** The gateway, unless it is {@link OWN}. */
   own?: StoreOptions;
-  run(held: Held | undefined, execution: Execution): rules.Step<unknown>;
+  run(held: Held | undefined, execution: Execution): rules.RuleResult<unknown>;
 }
 
 export const CAUSE = 'the connection was reset';
