@@ -9,8 +9,8 @@ import { join } from 'node:path';
 import { configSchema } from '../src/config/schema.ts';
 import { problem, problemCodes } from '../src/lib/problem.ts';
 import { CATALOGUE, type Definition } from '../src/telemetry/catalogue.ts';
+import { EVENTS } from '../src/telemetry/events.ts';
 import { optionPaths, pathsIn } from '../test/support/option-paths.ts';
-import { LOG_EVENTS } from './generate/log-events.ts';
 import { root } from './root.ts';
 
 export const INTERFACES = join(root, 'docs', 'interfaces.json');
@@ -27,10 +27,12 @@ export function interfaces(): Interfaces {
     metrics: (Object.values(CATALOGUE) as Definition[])
       .map(({ type, name, labels }) => `${type} ${name}{${Object.keys(labels).join(',')}}`)
       .sort(),
-    'lines of the log': LOG_EVENTS.flatMap(({ msg, fields }) => [
-      msg,
-      ...Object.keys(fields).map((field) => `${msg}: ${field}`),
-    ]).sort(),
+    'lines of the log': Object.values(EVENTS)
+      .flatMap(({ message, fields }) => [
+        message,
+        ...Object.keys(fields).map((field) => `${message}: ${field}`),
+      ])
+      .sort(),
     package: publicDeclarations()
       .flatMap(({ name, members }) => [name, ...[...members.keys()].map((member) => `${name}.${member}`)])
       .sort(),

@@ -45,7 +45,7 @@ const define =
     given: Given<S> = {},
   ) => {
     const defaults = { labels: {}, combine: 'sum', exists: 'start' } as const;
-    return { type, name, help, ...defaults, ...given } as Definition<T, keyof S & string>;
+    return { type, name, help, ...defaults, ...given } as Definition<T, keyof S & string> & { labels: S };
   };
 
 const counter = define('counter');

@@ -1,9 +1,51 @@
 import { type LoggerOptions, pino } from 'pino';
 import { afterAll, expect } from 'vitest';
-import { logLine } from '../../scripts/generate/log-events.ts';
+import * as z from 'zod';
+import { EVENTS } from '../../src/telemetry/events.ts';
+import type { Field, LogEvent } from '../../src/telemetry/log-event.ts';
 
 /** The sandbox's secret keys, those of tests, and those that `oncegate keys issue` makes. */
 const SECRET = /\b(?:sk_(?:sandbox|test|live)_\w|og_(?:live|test)_\w)/;
+
+const hex = (digits: number) => z.string().regex(new RegExp(`^[0-9a-f]{${digits}}$`));
+
+const TYPES = {
+  text: z.string(),
+  texts: z.array(z.string()),
+  integer: z.int(),
+  number: z.number(),
+  milliseconds: z.number().min(0),
+  true: z.literal(true),
+  error: z.strictObject({
+    ...{ type: z.string(), message: z.string(), stack: z.string() },
+    code: z.union([z.string(), z.number()]).optional(),
+  }),
+  digest: z.strictObject({
+    state: z.enum(['executing', 'completed', 'in_doubt', 'absent', 'unreadable']),
+    ...{ status: z.int().optional(), bodyBytes: z.int().optional(), bodySha256: hex(16).optional() },
+  }),
+};
+
+function schemaOf(name: string, { is, digits, isOptional }: Field): z.ZodType {
+  const ofType = typeof is === 'string' ? TYPES[is] : z.enum(is as string[]);
+  const requestId = name === 'requestId' && z.string().regex(/^[A-Za-z0-9._-]{8,128}$/);
+  const schema = digits === undefined ? requestId || ofType : hex(digits);
+  return isOptional ? schema.optional() : schema;
+}
+
+/** One line of the log, as the gateway's own logger writes it. Unknown messages and unknown fields are refused. */
+const logLine = z.discriminatedUnion(
+  'msg',
+  Object.values<LogEvent>(EVENTS).map(({ message, level, laterLevel = level, fields }) =>
+    z.strictObject({
+      level: z.enum([level, laterLevel]),
+      time: z.iso.datetime({ precision: 3 }),
+      pid: z.int().min(1),
+      ...Object.fromEntries(Object.entries(fields).map(([name, field]) => [name, schemaOf(name, field)])),
+      msg: z.literal(message),
+    }),
+  ) as unknown as [z.ZodObject<{ msg: z.ZodLiteral<string> }>],
+);
 
 /** Names of levels, because a test's own pino writes numbers. */
 const LEVELS: Record<number, string> = { 20: 'debug', 30: 'info', 40: 'warn', 50: 'error', 60: 'fatal' };

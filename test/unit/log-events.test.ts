@@ -1,6 +1,7 @@
 import { globSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
-import { LOG_EVENTS } from '../../scripts/generate/log-events.ts';
+import { EVENTS } from '../../src/telemetry/events.ts';
+import type { LogEvent } from '../../src/telemetry/log-event.ts';
 import { mistakeIn } from '../support/log-lines.ts';
 import { ROOT, read } from '../support/repository.ts';
 
@@ -29,7 +30,10 @@ describe('the catalogue of log lines', () => {
     // These two take their level or their message from a variable.
     written.set('a lookup did not decide a key in doubt', new Set(['warn', 'debug']));
     written.set('waiting for the store to take the last writes before this process ends', new Set(['warn']));
-    const expected = LOG_EVENTS.map(({ msg, levels }) => [msg, [...levels].sort()] as const);
+    const expected = Object.values<LogEvent>(EVENTS).map(
+      ({ message, level, laterLevel }) =>
+        [message, [level, ...(laterLevel ? [laterLevel] : [])].sort()] as const,
+    );
     expect([...written].map(([msg, levels]) => [msg, [...levels].sort()]).sort()).toEqual(
       expected.toSorted(),
     );

@@ -3,7 +3,7 @@ import * as units from '@grafana/grafana-foundation-sdk/units';
 import { describe, expect, it } from 'vitest';
 import { textsOf } from '../../../grafana/generate.ts';
 import { added, availability, FAILED, OBJECTIVES, SERVED } from '../../../grafana/source/objectives.ts';
-import { LOG_EVENTS } from '../../../scripts/generate/log-events.ts';
+import { EVENTS } from '../../../src/telemetry/events.ts';
 import { leadsNowhere } from '../../support/anchors.ts';
 import { parsedConfig } from '../../support/config.ts';
 import { eachRow } from '../../support/each-row.ts';
@@ -137,8 +137,8 @@ describe('the links', () => {
       expect(filter).not.toBe('');
       for (const one of filter.split(' | ')) {
         const [, field = '', value = ''] = /^(\w+)=~?`([^`]+)`$/.exec(one) ?? [];
-        const events = LOG_EVENTS.filter(({ msg, fields }) =>
-          field === 'msg' ? new RegExp(`^(?:${value})$`).test(msg) : field in fields,
+        const events = Object.values(EVENTS).filter(({ message, fields }) =>
+          field === 'msg' ? new RegExp(`^(?:${value})$`).test(message) : field in fields,
         );
         expect(events, one).not.toEqual([]);
       }
@@ -182,7 +182,7 @@ describe('the texts for the person on call', () => {
   const places = configs.flatMap((config) => [config, ...config.operations]);
 
   it('name options, panels, alerts and log lines that exist', () => {
-    const messages: string[] = LOG_EVENTS.map(({ msg }) => msg);
+    const messages: string[] = Object.values(EVENTS).map(({ message }) => message);
     const titles = panels.map(({ title }) => title);
     eachRow(texts, ({ text }) => {
       const found = (pattern: RegExp) =>
