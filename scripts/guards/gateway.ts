@@ -2,7 +2,7 @@ import type { Guard } from '../guards.ts';
 
 const IDENTITY = 'e2e/process/store-identity';
 const EXECUTOR = 'src/backend/executor.ts';
-const MIDDLEWARE = 'src/idempotency/middleware.ts';
+const PROTECT = 'src/idempotency/protect.ts';
 const WATCH = 'src/ledger/store-watch.ts';
 
 /** A store that was emptied or restored takes every key for a new one. */
@@ -56,7 +56,7 @@ export const backendGuards: readonly Guard[] = [
   ],
   [
     'a merchant with a new secret key executes its keys again',
-    [MIDDLEWARE, 'constructor', 'merchant.code, key', 'String(req.headers.authorization), key'],
+    [PROTECT, 'constructor', 'merchant.code, key', 'String(req.headers.authorization), key'],
     ['e2e/idempotency/keys', 'a key outlives the secret key'],
   ],
   [
@@ -66,7 +66,7 @@ export const backendGuards: readonly Guard[] = [
   ],
   [
     'a key in doubt is sent again with another key, which the backend may read',
-    [MIDDLEWARE, 'constructor', '&& context.ignoredKeyHeaders', '&& false'],
+    [PROTECT, 'constructor', '&& context.ignoredKeyHeaders', '&& false'],
     ['e2e/idempotency/keys', 'a key in doubt is not sent again with another key beside it'],
   ],
 ];

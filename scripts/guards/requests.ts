@@ -53,7 +53,7 @@ export const requestGuards: readonly Guard[] = [
   ],
   [
     'a body that is too large is streamed although its request has a key',
-    ['src/idempotency/middleware.ts', 'execute', 'return next(taken)', 'return next()'],
+    ['src/idempotency/protect.ts', 'execute', 'return next(taken)', 'return next()'],
     ['e2e/http/bodies', 'a large body > of known length > with a key is answered 413, and nothing is sent'],
   ],
   [

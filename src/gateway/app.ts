@@ -4,10 +4,10 @@ import express, { type Express } from 'express';
 import { limitsOf } from '../config/merchant-limits.ts';
 import type { Config } from '../config/schema.ts';
 import type { Engine } from '../idempotency/engine.ts';
-import { idempotency } from '../idempotency/middleware.ts';
 import type { Observation } from '../idempotency/observation.ts';
 import { observe } from '../idempotency/observe.ts';
 import { operationIdempotencyOptions } from '../idempotency/options.ts';
+import { protect } from '../idempotency/protect.ts';
 import { type Authenticator, authenticate } from '../keys/authenticate.ts';
 import { authorise } from '../keys/authorise.ts';
 import { contextOf, type Middleware } from '../lib/context.ts';
@@ -170,7 +170,7 @@ export class AppVersions {
         unprotected,
         observed: (operation, would) => observer.observed(operation, would),
       });
-    return idempotency({
+    return protect({
       engine,
       layer,
       hop,

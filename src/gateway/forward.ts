@@ -6,7 +6,7 @@ import type { Passthrough } from '../backend/passthrough.ts';
 import type { Slots } from '../backend/slots.ts';
 import type { Config } from '../config/schema.ts';
 import { answerOfExchange, overloaded, sendAnswer } from '../idempotency/answer.ts';
-import { disconnectSignalOf } from '../idempotency/middleware.ts';
+import { disconnectSignalOf } from '../idempotency/protect.ts';
 import { forwardAuthorization } from '../keys/authorization-header.ts';
 import { contextOf, exemplarIdOf, markDone, type RequestContext } from '../lib/context.ts';
 import { asReceived, type Exchange, releaseAfter, type Slot } from '../lib/exchange.ts';

@@ -2,8 +2,8 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { contextOf, type Middleware } from '../lib/context.ts';
 import type { Taken } from '../requests/body.ts';
 import { readKey } from './key.ts';
-import { KeyedRequest } from './middleware.ts';
 import type { Observation, Would } from './observation.ts';
+import { KeyedRequest } from './protect.ts';
 
 export interface ObserveOptions {
   observation: Observation;

@@ -18,7 +18,7 @@ import { addHop } from './hops.ts';
 import { readKey, waitOf } from './key.ts';
 import type { ObservedCall } from './observation.ts';
 
-export interface IdempotencyOptions {
+export interface ProtectOptions {
   engine: Engine;
   /** See the option `layer`. */
   layer: string;
@@ -53,11 +53,11 @@ export interface IdempotencyOptions {
 const GONE = 'the merchant has left';
 
 /** Runs a protected request with a key through the engine. Passes every other request to the next middleware. */
-export function idempotency(options: IdempotencyOptions): Middleware {
+export function protect(options: ProtectOptions): Middleware {
   return (req, res, next) => {
     const context = contextOf(req);
     const { identity } = context;
-    if (!identity) throw new Error('the request has no operation: identify must come before idempotency');
+    if (!identity) throw new Error('the request has no operation: identify must come before protect');
     if (!identity.isProtected && !identity.keyRequired) return next();
     const fields = options.keyFields ? options.keyFields(req) : req.rawHeaders;
     const reading = readKey(fields, options.headers);
@@ -80,7 +80,7 @@ export function idempotency(options: IdempotencyOptions): Middleware {
 
 /** From here on the execution continues even if the merchant disconnects. Never throws. */
 async function execute(
-  options: IdempotencyOptions,
+  options: ProtectOptions,
   req: IncomingMessage,
   res: ServerResponse,
   key: string,
@@ -140,7 +140,7 @@ class MerchantCall extends KeyedRequest implements Call {
   readonly waitMs: number;
   readonly traceId: string | undefined;
   readonly spans: Spans | undefined;
-  readonly #options: IdempotencyOptions;
+  readonly #options: ProtectOptions;
   readonly #req: IncomingMessage;
   readonly #res: ServerResponse;
   readonly #next: (refusal?: unknown) => void;
@@ -148,7 +148,7 @@ class MerchantCall extends KeyedRequest implements Call {
   #gone: AbortSignal | undefined;
 
   constructor(
-    options: IdempotencyOptions,
+    options: ProtectOptions,
     req: IncomingMessage,
     res: ServerResponse,
     next: (refusal?: unknown) => void,
