@@ -1,4 +1,5 @@
 /** Fills stores with as many completed records as a busy day leaves, before a gateway is started on them. */
+
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdirSync } from 'node:fs';
@@ -7,8 +8,8 @@ import { join } from 'node:path';
 import type { Fingerprint, Token } from '../src/lib/brands.ts';
 import { systemClock } from '../src/lib/clock.ts';
 import { encodeRecord } from '../src/store/codec.ts';
+import type { KeyRecord } from '../src/store/contract.ts';
 import { Names } from '../src/store/redis/commands.ts';
-import type { KeyRecord } from '../src/store/register.ts';
 import { openForWriting } from '../src/store/sqlite/database.ts';
 import { RECORD_COLUMNS, rowOf } from '../src/store/sqlite/records.ts';
 

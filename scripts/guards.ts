@@ -5,22 +5,10 @@
 import { accessGuards, embeddingGuards } from './guards/access.ts';
 import { engineGuards, executionGuards, fenceGuards } from './guards/engine.ts';
 import { backendGuards, storeWatchGuards } from './guards/gateway.ts';
+import type { Guard } from './guards/guard.ts';
 import { cipherGuards, ledgerGuards } from './guards/ledger.ts';
 import { requestGuards } from './guards/requests.ts';
 import { copyGuards, redisGuards, sqliteGuards } from './guards/stores.ts';
-
-/** One guard of the promise, the mutation that removes it, and the test that must fail then. */
-export type Guard = readonly [
-  /** What goes wrong without the guard, for ADR 10 and the output. */
-  without: string,
-  /**
-   * `within`: the name of a function, method, constant or class of the file, or '' for the whole file. `text` occurs exactly once
-   * there, and is a part of one line, so that code can move within a file.
-   */
-  mutation: readonly [file: string, within: string, text: string, replacement: string],
-  /** `test`: without `test/` and `.test.ts`. `named`: which of its tests, by a part of their full names: `suite > test`. */
-  noticed: readonly [test: string, named: string],
-];
 
 export const GUARDS_DOCUMENT = 'docs/adr/0010-guards-and-their-tests.md';
 

@@ -3,7 +3,8 @@ import { execFile } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type Guard, guards, sourceWithout, testOf } from './guards.ts';
+import type { Guard } from './guards/guard.ts';
+import { guards, sourceWithout, testOf } from './guards.ts';
 import { root } from './root.ts';
 
 const HELP = `npm run mutants [-- PATTERN...]

@@ -1,4 +1,4 @@
-import type { Guard } from '../guards.ts';
+import type { Guard } from './guard.ts';
 
 const FORWARD = 'e2e/embedding/forward';
 const HANDLERS = 'e2e/embedding/handlers';

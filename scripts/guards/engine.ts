@@ -1,4 +1,4 @@
-import type { Guard } from '../guards.ts';
+import type { Guard } from './guard.ts';
 
 const DESK = 'src/doubts/desk.ts';
 const CLOCK = 'src/lib/clock.ts';

@@ -1,4 +1,4 @@
-import type { Guard } from '../guards.ts';
+import type { Guard } from './guard.ts';
 
 const IDENTITY = 'e2e/process/store-identity';
 const EXECUTOR = 'src/backend/executor.ts';

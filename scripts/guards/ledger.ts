@@ -1,4 +1,4 @@
-import type { Guard } from '../guards.ts';
+import type { Guard } from './guard.ts';
 
 const CIPHER = 'src/store/response-cipher.ts';
 const LEDGER = 'src/ledger/ledger.ts';

@@ -1,4 +1,4 @@
-import type { Guard } from '../guards.ts';
+import type { Guard } from './guard.ts';
 
 const OPERATIONS = 'src/requests/operations.ts';
 const TARGET = 'src/requests/target.ts';

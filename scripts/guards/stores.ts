@@ -1,4 +1,4 @@
-import type { Guard } from '../guards.ts';
+import type { Guard } from './guard.ts';
 
 const REDIS = 'src/store/redis/register.ts';
 const COMMANDS = 'src/store/redis/commands.ts';

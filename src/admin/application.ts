@@ -1,46 +1,12 @@
 import express, { type ErrorRequestHandler, type Express, type Request } from 'express';
-import type { Overview } from '../console/contract.ts';
-import type { Desk } from '../doubts/desk.ts';
-import type { Clock } from '../lib/clock.ts';
 import type { MetricsFormat } from '../telemetry/metrics.ts';
-import { type ConsoleObserver, consoleRoutes } from './console/console.ts';
+import { consoleRoutes } from './console/console.ts';
 import { linksPage, securityHeaders } from './headers.ts';
-import type { AdminOptions } from './options.ts';
 import { allowOnly, refuse } from './problems.ts';
 import { recordsRoutes, refuseOff } from './records.ts';
+import type { AdminObserver, AdminSource, AdminTools } from './source.ts';
 import { loginWith, requireToken, sameText } from './tokens.ts';
 import { Tries } from './tries.ts';
-
-/** One condition of readiness. */
-export interface Check {
-  name: 'store' | 'upstream' | 'keys' | 'draining' | 'operations' | 'certificates' | 'configuration';
-  ok: boolean;
-  detail: string;
-  /** Settings that weaken the promise: a store that can lose records, a policy that can pay twice. */
-  warnings?: string[];
-}
-
-/** What the admin port serves. */
-export interface AdminSource {
-  metrics(format: MetricsFormat): Promise<string>;
-  checks(): Promise<Check[]>;
-  desk: Desk;
-  /** @param afterMs leaves out the samples until this time */
-  overview(afterMs: number): Promise<Overview>;
-}
-
-export interface AdminTools {
-  options: AdminOptions;
-  clock: Clock;
-  observer: AdminObserver;
-}
-
-export interface AdminObserver extends ConsoleObserver {
-  /** A request failed with an exception. */
-  failed(error: unknown): void;
-  /** A program sent a wrong bearer token to the path. An address that repeats it is reported once in five minutes. */
-  wrongToken(path: string, address: string): void;
-}
 
 /**
  * The admin application: `/healthz`, `/readyz`, `/metrics`, and with a token `/records` and `/console/`. Everything else is a

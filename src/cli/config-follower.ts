@@ -1,5 +1,5 @@
 import { statSync } from 'node:fs';
-import type { Check } from '../admin/application.ts';
+import type { Check } from '../admin/source.ts';
 import { ConfigFile, type ConfigReload } from '../config/config-file.ts';
 import type { Config } from '../config/schema.ts';
 import type { Gateway } from '../gateway/gateway.ts';

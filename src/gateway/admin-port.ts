@@ -1,5 +1,6 @@
-import { type AdminObserver, type AdminSource, createAdmin } from '../admin/application.ts';
+import { createAdmin } from '../admin/application.ts';
 import { createAdminServer } from '../admin/server.ts';
+import type { AdminObserver, AdminSource } from '../admin/source.ts';
 import type { Config } from '../config/schema.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { Logger } from '../telemetry/logger.ts';

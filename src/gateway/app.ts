@@ -27,16 +27,10 @@ import type { Logger } from '../telemetry/logger.ts';
 import type { Observer } from '../telemetry/observer.ts';
 import { admit, checkHead, type Lifecycle } from './admission.ts';
 import { Forwarder, type ForwarderOptions } from './forward.ts';
+import type { App } from './http-server.ts';
 import { MerchantLimits } from './merchant-limits.ts';
 import { forwardPublic, PublicShare } from './public-requests.ts';
 import type { RateLimiter } from './rate-limiter.ts';
-
-/** The public application, and the classes that its HTTP server must use for requests and responses. */
-export interface App {
-  handle(req: IncomingMessage, res: ServerResponse): void;
-  Request: typeof IncomingMessage;
-  Response: typeof ServerResponse;
-}
 
 /** What all versions of the application share. */
 export interface AppParts extends Omit<ForwarderOptions, 'limits'> {

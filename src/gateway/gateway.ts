@@ -1,7 +1,7 @@
 import type { Server } from 'node:http';
 import { Server as NetServer } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Check } from '../admin/application.ts';
+import type { Check } from '../admin/source.ts';
 import { reachable } from '../backend/lookup.ts';
 import type { Config } from '../config/schema.ts';
 import type { Desk } from '../doubts/desk.ts';
@@ -10,11 +10,10 @@ import { type KeySource, keyWarnings } from '../keys/key-source.ts';
 import type { Store } from '../ledger/ledger.ts';
 import type { StoreHealth } from '../store/contract.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
-import type { App } from './app.ts';
 import type { Certificates } from './certificates.ts';
 import { openParts, type Parts } from './composition.ts';
 import { WarningCounts, type Warnings } from './config-metrics.ts';
-import { listen, listenOn } from './http-server.ts';
+import { type App, listen, listenOn } from './http-server.ts';
 import type { GatewayTools } from './resources.ts';
 
 /** How long a shutdown waits for the last observations. */

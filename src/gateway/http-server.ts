@@ -21,7 +21,6 @@ import {
   sendProblemOnSocket,
 } from '../lib/problem.ts';
 import { MAX_HEADER_LINES } from './admission.ts';
-import type { App } from './app.ts';
 import { OpenResponses } from './open-responses.ts';
 import { createTlsServer, type ListenerTls } from './tls-server.ts';
 
@@ -33,6 +32,13 @@ export type ServerLimits = Pick<
   Config['limits'],
   'headerBytes' | 'connections' | 'headerTimeoutMs' | 'bodyTimeoutMs' | 'answerTimeoutMs'
 >;
+
+/** The public application, and the classes that its HTTP server must use for requests and responses. */
+export interface App {
+  handle(req: IncomingMessage, res: ServerResponse): void;
+  Request: typeof IncomingMessage;
+  Response: typeof ServerResponse;
+}
 
 export interface HttpServerOptions {
   limits: ServerLimits;

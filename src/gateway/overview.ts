@@ -1,4 +1,4 @@
-import type { Check } from '../admin/application.ts';
+import type { Check } from '../admin/source.ts';
 import type { Config } from '../config/schema.ts';
 import type { Doubts, OutcomeGroup, Overview, Sample } from '../console/contract.ts';
 import { thisBuild } from '../lib/build.ts';

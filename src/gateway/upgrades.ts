@@ -7,7 +7,7 @@ import { OpenSessions } from '../keys/open-sessions.ts';
 import type { Clock } from '../lib/clock.ts';
 import { contextOf } from '../lib/context.ts';
 import { endSoon } from '../lib/problem.ts';
-import type { App } from './app.ts';
+import type { App } from './http-server.ts';
 
 /**
  * WebSocket upgrades. A handshake gets a response object and passes the same middleware as every other request. Then the

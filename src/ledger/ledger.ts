@@ -10,6 +10,7 @@ import {
   type ExistingAnswer,
   type Fenced,
   type IdempotencyRecord,
+  type KeyRecord,
   type ListedRecord,
   type ListFilter,
   type Listing,
@@ -29,7 +30,7 @@ import {
   UnreadableRecord,
   type UsedMark,
 } from '../store/contract.ts';
-import type { Held, KeyRecord, Listed, Register, Reply, Seen, Write } from '../store/register.ts';
+import type { Held, Listed, Register, Reply, Seen, Write } from '../store/register.ts';
 import { ResponseCipher } from '../store/response-cipher.ts';
 import type { RuleResult, Stamp } from './rules.ts';
 import * as rules from './rules.ts';

@@ -5,13 +5,16 @@ import type {
   Execution,
   ExistingAnswer,
   Fenced,
+  KeyRecord,
   RecordHead,
   ResolutionNote,
   Resolved,
+  Revision,
+  StoredCompletion,
+  StoredResponse,
   StoreOptions,
 } from '../store/contract.ts';
-import type { Held, KeyRecord, Replace, Revision, Write } from '../store/register.ts';
-import type { StoredCompletion, StoredResponse } from '../store/response-cipher.ts';
+import type { Held, Replace, Write } from '../store/register.ts';
 
 /*
  * The life of a key. There is one rule for each event. A rule gets what the store holds under the record's id, and the event.

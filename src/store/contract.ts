@@ -1,7 +1,6 @@
 import type { Fingerprint, RecordId, Token } from '../lib/brands.ts';
 import type { Moment } from '../lib/clock.ts';
 import type { BackendResponse, Completion } from '../lib/exchange.ts';
-import type { KeyRecord } from './register.ts';
 
 /**
  * How long a record counts as alive and how long it is kept, in milliseconds. Every record stores the lifetimes it was
@@ -59,6 +58,35 @@ export interface Owner {
   readonly token: Token;
   /** What the ledger remembers of the execution. */
   memory?: OwnerMemory | undefined;
+}
+
+/** A response whose headers and body are encrypted. Its status is readable. */
+export interface SealedResponse {
+  kind: 'sealed';
+  status: number;
+  /** The id of the encryption key, which the record holds. */
+  keyId: string;
+  /** Nonce, authentication tag, ciphertext. */
+  bytes: Buffer;
+}
+
+/** A completion in the form in which stores keep it. */
+export type StoredCompletion = Completion | SealedResponse;
+
+/** A response in the form in which stores keep it. */
+export type StoredResponse = Exclude<StoredCompletion, { kind: 'tombstone' }>;
+
+/** 16 random bytes, new with every write of a record. */
+export type Revision = Buffer;
+
+/** What a register holds under a record id. `completion` is set exactly when the state is `completed`. */
+export interface KeyRecord extends RecordHead {
+  revision: Revision;
+  /** The owner itself left the record in doubt, so its lease says nothing. */
+  ownerGaveUp: boolean;
+  /** Fields of a later version of the format, carried along unread. */
+  extension?: Buffer | undefined;
+  completion?: StoredCompletion;
 }
 
 /** What an owner wrote last, and since when it may count as dead. Moments are those before the command was sent. */

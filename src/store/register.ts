@@ -1,30 +1,17 @@
 import type { RecordId, Token } from '../lib/brands.ts';
 import {
   type AuditRecord,
+  type KeyRecord,
   type Mode,
-  type RecordHead,
   type ResolutionCount,
   type ResolutionSource,
+  type Revision,
   type StoreHealth,
   type StoreMark,
   StoreUnavailable,
   type StoreUsage,
   type UsedMark,
 } from './contract.ts';
-import type { StoredCompletion } from './response-cipher.ts';
-
-/** 16 random bytes, new with every write of a record. */
-export type Revision = Buffer;
-
-/** What a register holds under a record id. `completion` is set exactly when the state is `completed`. */
-export interface KeyRecord extends RecordHead {
-  revision: Revision;
-  /** The owner itself left the record in doubt, so its lease says nothing. */
-  ownerGaveUp: boolean;
-  /** Fields of a later version of the format, carried along unread. */
-  extension?: Buffer | undefined;
-  completion?: StoredCompletion;
-}
 
 /** What a register holds, and what belongs to it at that moment. */
 export interface Held {

@@ -2,24 +2,15 @@ import { createCipheriv, createDecipheriv, createSecretKey, type KeyObject } fro
 import type { RecordId } from '../lib/brands.ts';
 import type { BackendResponse, Completion } from '../lib/exchange.ts';
 import { systemRandom } from '../lib/random.ts';
-import { type IdempotencyRecord, type RecordHead, UnreadableRecord } from './contract.ts';
+import {
+  type IdempotencyRecord,
+  type RecordHead,
+  type SealedResponse,
+  type StoredCompletion,
+  type StoredResponse,
+  UnreadableRecord,
+} from './contract.ts';
 import type { Encryption } from './options.ts';
-
-/** A response whose headers and body are encrypted. Its status is readable. */
-export interface SealedResponse {
-  kind: 'sealed';
-  status: number;
-  /** The id of the encryption key, which the record holds. */
-  keyId: string;
-  /** Nonce, authentication tag, ciphertext. */
-  bytes: Buffer;
-}
-
-/** A completion in the form in which stores keep it. */
-export type StoredCompletion = Completion | SealedResponse;
-
-/** A response in the form in which stores keep it. */
-export type StoredResponse = Exclude<StoredCompletion, { kind: 'tombstone' }>;
 
 /** In place of the current key: nothing is encrypted, and the keys only decrypt. */
 const NO_KEY = 'none';

@@ -7,7 +7,8 @@ import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync }
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { type Guard, guards, sourceWithout, testOf } from '../../scripts/guards.ts';
+import type { Guard } from '../../scripts/guards/guard.ts';
+import { guards, sourceWithout, testOf } from '../../scripts/guards.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const COPIED = ['src', 'test/simulation', 'test/support', 'test/faults/chaos', 'scripts', 'package.json'];

@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto';
 import type { RecordId, Token } from '../../src/lib/brands.ts';
 import {
   type AuditRecord,
+  type KeyRecord,
   MARK_LASTS_MS,
   type Mode,
   type ResolutionCount,
@@ -20,7 +21,6 @@ import {
   type CopyRegister,
   type Create,
   type FoundMark,
-  type KeyRecord,
   type Listed,
   type OpenCount,
   type Page,

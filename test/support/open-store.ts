@@ -4,12 +4,14 @@ import { Ledger } from '../../src/ledger/ledger.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import type { Lifetimes } from '../../src/store/contract.ts';
 import type { Encryption } from '../../src/store/options.ts';
+import type { RedisOptions } from '../../src/store/redis/client.ts';
 import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
-import { type RedisOptions, RedisRegister } from '../../src/store/redis/register.ts';
+import { RedisRegister } from '../../src/store/redis/register.ts';
 import type { CopyRegister } from '../../src/store/register.ts';
 import { ResponseCipher } from '../../src/store/response-cipher.ts';
 import { SqliteCopyRegister } from '../../src/store/sqlite/copy-register.ts';
-import { SqliteRegister, type SqliteRegisterOptions } from '../../src/store/sqlite/sqlite-register.ts';
+import { SqliteRegister } from '../../src/store/sqlite/sqlite-register.ts';
+import type { SqliteRegisterOptions } from '../../src/store/sqlite/writer.ts';
 
 export interface SqlitePlace {
   kind: 'sqlite';

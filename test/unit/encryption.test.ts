@@ -4,10 +4,14 @@ import { expect, it } from 'vitest';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import type { Completion } from '../../src/lib/exchange.ts';
 import { systemRandom } from '../../src/lib/random.ts';
-import { type Execution, UnreadableRecord } from '../../src/store/contract.ts';
+import {
+  type Execution,
+  type KeyRecord,
+  type SealedResponse,
+  UnreadableRecord,
+} from '../../src/store/contract.ts';
 import type { Encryption } from '../../src/store/options.ts';
-import type { KeyRecord } from '../../src/store/register.ts';
-import { ResponseCipher, type SealedResponse } from '../../src/store/response-cipher.ts';
+import { ResponseCipher } from '../../src/store/response-cipher.ts';
 import { eachRowInTurn } from '../support/each-row.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
 import { duplicateOf, newRequest, otherOf } from '../support/requests.ts';

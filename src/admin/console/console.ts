@@ -1,6 +1,6 @@
 import { Router } from 'express';
-import type { AdminSource, AdminTools } from '../application.ts';
 import { allowOnly, refuse } from '../problems.ts';
+import type { AdminSource, AdminTools } from '../source.ts';
 import type { Tries } from '../tries.ts';
 import { noStore, requireSession } from './guards.ts';
 import { checkHost, checkOrigin } from './origin.ts';
@@ -8,15 +8,6 @@ import { pageRoutes } from './page.ts';
 import { consoleRecords } from './records.ts';
 import { sessionRoutes } from './session-routes.ts';
 import { Sessions } from './sessions.ts';
-
-/** What the gateway logs of the console. */
-export interface ConsoleObserver {
-  loggedIn(by: string, address: string): void;
-  /** Somebody tried to log in with a wrong token. An address that repeats it is reported once in five minutes. */
-  wrongLogin(address: string): void;
-  /** The stored body of a record was sent to the page. */
-  bodyRead(by: string, recordId: string, address: string): void;
-}
 
 /** Everything under `/console`: the session, the API and the page. The contract lists the requests. */
 export function consoleRoutes(source: AdminSource, tools: AdminTools, tries: Tries): Router {

@@ -4,9 +4,9 @@ import type { DoubtsPage, ResolvedAnswer, StoredBody } from '../../console/contr
 import type { Desk } from '../../doubts/desk.ts';
 import type { RecordsAnswer, ShownRecord } from '../../doubts/records.ts';
 import { LAYER } from '../../ledger/record-id.ts';
-import type { AdminTools } from '../application.ts';
 import { allowOnly, refuse } from '../problems.ts';
 import { MAX_BODY_BYTES, mistakeIn, resolutionFields } from '../resolution.ts';
+import type { AdminTools } from '../source.ts';
 import { onlyJson, refuseLarge, requirePermission, sessionOf } from './guards.ts';
 import { foundView, headerViews, headView } from './views.ts';
 

@@ -1,8 +1,8 @@
 import express, { type RequestHandler, Router } from 'express';
 import * as z from 'zod';
 import type { LoginAnswer } from '../../console/contract.ts';
-import type { AdminTools } from '../application.ts';
 import { allowOnly, refuse } from '../problems.ts';
+import type { AdminTools } from '../source.ts';
 import { loginWith } from '../tokens.ts';
 import type { Tries } from '../tries.ts';
 import { onlyJson, refuseLarge, requireSession, sessionOf } from './guards.ts';

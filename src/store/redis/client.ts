@@ -1,14 +1,39 @@
 import net from 'node:net';
 import tls from 'node:tls';
-import { AbstractConnector, Cluster, Redis, type RedisOptions, SentinelConnector } from 'ioredis';
+import {
+  AbstractConnector,
+  Cluster,
+  Redis,
+  SentinelConnector,
+  type RedisOptions as ServerOptions,
+} from 'ioredis';
 import type { ClientTls } from '../../lib/client-tls.ts';
-import { systemClock, within } from '../../lib/clock.ts';
+import { type Clock, systemClock, within } from '../../lib/clock.ts';
 import type { RedisSection } from '../options.ts';
 
 /** One server, the master that sentinels name, or a cluster. `tls`: a section, which says how, counts as true. */
 export type Location = Partial<
   Pick<RedisSection, 'url' | 'sentinels' | 'cluster' | 'username' | 'password' | 'tls'>
 >;
+
+type Section = Pick<RedisSection, 'prefix' | 'timeoutMs' | 'connectTimeoutMs'> &
+  Partial<RedisSection['durability']>;
+
+/** The section `store`, and what it does not say. */
+export interface RedisOptions extends Section {
+  location: Location;
+  /** Names the probe that a health check writes. */
+  gatewayId: string;
+  /** `lock.nodes`. Empty: the store's own Redis holds the leases. */
+  lockNodes: readonly string[];
+  /** For connections that use TLS. Default: servers must have a certificate of a well-known authority. `close` closes it. */
+  tls?: ClientTls | undefined;
+  /** Called when too few replicas acknowledged a completed result in time. The merchant still gets it. */
+  onUnreplicated?: () => void;
+  /** Called when the clock of Redis' host was stepped. Positive: forwards, records expire early. Negative: late. */
+  onClockStep?: (stepMs: number) => void;
+  clock: Clock;
+}
 
 export type RedisClient = Redis | Cluster;
 
@@ -113,11 +138,11 @@ function prepared<S extends net.Socket>(stream: S): S {
 
 /** Opens the connections of a client to one server, and of the clients that a cluster's client makes. */
 class Connector extends AbstractConnector {
-  readonly #options: RedisOptions;
+  readonly #options: ServerOptions;
 
   constructor(options: unknown) {
     super((options as { disconnectTimeout: number }).disconnectTimeout);
-    this.#options = options as RedisOptions;
+    this.#options = options as ServerOptions;
   }
 
   override async connect() {

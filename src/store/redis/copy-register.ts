@@ -5,10 +5,10 @@ import { AUDIT_RETENTION_MS, type AuditRecord } from '../contract.ts';
 import type { CopyMark, CopyRegister, FoundMark } from '../register.ts';
 import { decodeCopyMark, encodeCopyMark } from '../register.ts';
 import { encodeAudit } from './audit.ts';
-import { mastersOf } from './client.ts';
+import { mastersOf, type RedisOptions } from './client.ts';
 import { auditName, scripts } from './commands.ts';
 import { scanAll } from './operators.ts';
-import { type RedisOptions, RedisRegister } from './register.ts';
+import { RedisRegister } from './register.ts';
 
 const KEYS_PER_SCAN = 1000;
 

@@ -2,8 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Redis } from 'ioredis';
 import type { Clock } from '../../lib/clock.ts';
 import { OtherFormat, STORE_FORMAT, StoreClosed, type StoreHealth, StoreUnavailable } from '../contract.ts';
-import { addressOf, mastersOf, type RedisClient, replicasOfSentinels } from './client.ts';
-import type { RedisOptions } from './register.ts';
+import { addressOf, mastersOf, type RedisClient, type RedisOptions, replicasOfSentinels } from './client.ts';
 
 /** Redis' wall clock minus our monotonic clock, exact to `errorMs`, at `atMs` on the monotonic clock. */
 interface Offset {

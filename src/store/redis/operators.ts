@@ -1,11 +1,10 @@
 import type { Redis } from 'ioredis';
 import type { RecordId } from '../../lib/brands.ts';
 import { decodeHead, decodeRecord, HEAD_BYTES } from '../codec.ts';
-import { type ResolutionCount, UnknownCursor, UnreadableRecord } from '../contract.ts';
-import type { KeyRecord, Listed, OpenCount, Page, Replace, Scanned } from '../register.ts';
+import { type KeyRecord, type ResolutionCount, UnknownCursor, UnreadableRecord } from '../contract.ts';
+import type { Listed, OpenCount, Page, Register, Replace, Scanned } from '../register.ts';
 import { addressOf, mastersOf } from './client.ts';
-import { idOf, leaseName, PARTITIONS, scripts, shortOf } from './commands.ts';
-import type { RedisRegister } from './register.ts';
+import { type Commands, idOf, leaseName, type Names, PARTITIONS, scripts, shortOf } from './commands.ts';
 
 /** The indexes of so many partitions are read at once. Most of them are empty. */
 const AT_ONCE = 32;
@@ -24,6 +23,9 @@ export const scoreOf = ({ state, createdAtMs }: KeyRecord): number =>
 /** The field of the hash that counts resolutions. */
 export const resolutionField = ({ as, by }: NonNullable<Replace['counted']>): string => `${as} ${by}`;
 
+/** What a register knows of its records: their names, how they are asked for, and whether lock nodes hold their leases. */
+type Records = Pick<Register, 'isLeased'> & { commands: Commands; names: Names };
+
 interface Entry {
   /** What the names of its partition begin with. */
   start: string;
@@ -33,12 +35,12 @@ interface Entry {
 }
 
 /** What the names of the partitions begin with, from one partition on. */
-function* groupsOf({ names }: RedisRegister, from = 0): Generator<string[]> {
+function* groupsOf({ names }: Records, from = 0): Generator<string[]> {
   for (let at = from; at < PARTITIONS; at += AT_ONCE) yield names.partitions.slice(at, at + AT_ONCE);
 }
 
 /** The entries of the indexes of some partitions. An index of another type has none. */
-async function entriesOf({ commands }: RedisRegister, starts: string[]): Promise<Entry[]> {
+async function entriesOf({ commands }: Records, starts: string[]): Promise<Entry[]> {
   const indexes = starts.map(async (start) => {
     const index = await commands
       .call(() => commands.client.zrangeBuffer(`${start}open`, '0', '-1', 'WITHSCORES'))
@@ -53,7 +55,7 @@ async function entriesOf({ commands }: RedisRegister, starts: string[]): Promise
 }
 
 /** Removes those whose records are not open, and returns the others. Best effort, because Redis may refuse writes. */
-async function sweep({ commands, names }: RedisRegister, entries: Entry[]): Promise<Entry[]> {
+async function sweep({ commands, names }: Records, entries: Entry[]): Promise<Entry[]> {
   const partitions = Map.groupBy(entries, ({ start }) => start);
   const removed = [...partitions].map(([start, some]) => {
     const keys = [`${start}open`, ...some.map(({ id }) => names.recordOf(id))];
@@ -66,7 +68,7 @@ async function sweep({ commands, names }: RedisRegister, entries: Entry[]): Prom
 
 /** See `Register.list`. The cursor of open records is the last id of the page before. */
 export async function listRecords(
-  register: RedisRegister,
+  register: Records,
   { open, limit, cursor }: { open: boolean; limit: number; cursor?: string | undefined },
 ): Promise<Page> {
   if (!open) return await scanRecords(register, limit, cursor);
@@ -94,7 +96,7 @@ const isOpen = (listed: Listed | undefined): listed is Listed =>
   listed !== undefined && (listed.unreadable !== undefined || listed.head.state !== 'completed');
 
 /** Reads a record without its completion, if there is one. */
-async function listedOf(register: RedisRegister, id: RecordId): Promise<Listed | undefined> {
+async function listedOf(register: Records, id: RecordId): Promise<Listed | undefined> {
   const { client } = register.commands;
   const key = register.names.recordOf(id);
   try {
@@ -122,7 +124,7 @@ async function listedOf(register: RedisRegister, id: RecordId): Promise<Listed |
 }
 
 /** All records, by SCAN, one master after the other. The cursor: address, SCAN's own cursor, ids that did not fit into the page. */
-async function scanRecords(register: RedisRegister, limit: number, cursor?: string): Promise<Page> {
+async function scanRecords(register: Records, limit: number, cursor?: string): Promise<Page> {
   const masters = new Map(mastersOf(register.commands.client).map((node) => [addressOf(node), node]));
   const addresses = [...masters.keys()].toSorted();
   const first = Buffer.from(`${addresses[0]} 0`).toString('base64url');
@@ -156,7 +158,7 @@ async function scanRecords(register: RedisRegister, limit: number, cursor?: stri
 const ID = /^[0-9a-f]{64}$/;
 
 /** All records and audit trails on all masters. */
-export async function* scanAll(register: RedisRegister, keysAtOnce: number): AsyncGenerator<Scanned[]> {
+export async function* scanAll(register: Records, keysAtOnce: number): AsyncGenerator<Scanned[]> {
   for (const node of mastersOf(register.commands.client))
     for (let cursor = '', found: Scanned[]; cursor !== '0'; ) {
       [cursor, found] = await scanOnce(register, node, cursor || '0', keysAtOnce);
@@ -165,7 +167,7 @@ export async function* scanAll(register: RedisRegister, keysAtOnce: number): Asy
 }
 
 /** One step of SCAN: its next cursor, and what was found. Other keys are leases, indexes, and so on. */
-async function scanOnce({ commands, names }: RedisRegister, node: Redis, cursor: string, count: number) {
+async function scanOnce({ commands, names }: Records, node: Redis, cursor: string, count: number) {
   const [next, keys] = await commands.call(() => node.scan(cursor, 'MATCH', names.pattern, 'COUNT', count));
   const found = keys.flatMap((key): Scanned[] => {
     const [, short, audit] = /\}:([\w-]{43})(:audit)?$/.exec(key) ?? [];
@@ -176,7 +178,7 @@ async function scanOnce({ commands, names }: RedisRegister, node: Redis, cursor:
 
 /** See `Register.countOpen`. */
 export async function countOpen(
-  register: RedisRegister,
+  register: Records,
   { executingSinceMs, signal }: { executingSinceMs: number; signal?: AbortSignal | undefined },
 ): Promise<OpenCount> {
   const { client } = register.commands;
@@ -213,7 +215,7 @@ export async function countOpen(
  *
  * @param report gets the number of records that were read, after each step
  */
-export async function repairIndex(register: RedisRegister, report: (records: number) => void): Promise<void> {
+export async function repairIndex(register: Records, report: (records: number) => void): Promise<void> {
   const { client } = register.commands;
   for (const index of register.names.partitions.map((start) => `${start}open`)) {
     const isOfOtherType = await client.zrange(index, '0', '0').then(
@@ -231,7 +233,7 @@ export async function repairIndex(register: RedisRegister, report: (records: num
   }
 }
 
-async function addToIndex(register: RedisRegister, id: RecordId): Promise<void> {
+async function addToIndex(register: Records, id: RecordId): Promise<void> {
   const listed = await listedOf(register, id);
   if (!isOpen(listed) || listed.unreadable !== undefined) return;
   const [start, score] = [register.names.startOf(id), scoreOf(listed.head)];

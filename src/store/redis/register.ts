@@ -1,7 +1,5 @@
 import Redlock, { type Lock } from 'redlock';
 import type { RecordId, Token } from '../../lib/brands.ts';
-import type { ClientTls } from '../../lib/client-tls.ts';
-import type { Clock } from '../../lib/clock.ts';
 import { systemRandom } from '../../lib/random.ts';
 import { decodeRecord, encodeRecord } from '../codec.ts';
 import {
@@ -15,10 +13,9 @@ import {
   type UsedMark,
   VOID_TOKEN_MS,
 } from '../contract.ts';
-import type { RedisSection } from '../options.ts';
 import type { Create, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
 import { decodeAudit, encodeAudit } from './audit.ts';
-import { connect, createClient, type Location, type RedisClient } from './client.ts';
+import { connect, createClient, type RedisClient, type RedisOptions } from './client.ts';
 import {
   auditName,
   Commands,
@@ -34,25 +31,6 @@ import {
 import { Health, requireFormat, whileUnanswered } from './health.ts';
 import { countOpen, entryOf, listRecords, repairIndex, resolutionField, scoreOf } from './operators.ts';
 import type { Argument } from './script-command.ts';
-
-type Section = Pick<RedisSection, 'prefix' | 'timeoutMs' | 'connectTimeoutMs'> &
-  Partial<RedisSection['durability']>;
-
-/** The section `store`, and what it does not say. */
-export interface RedisOptions extends Section {
-  location: Location;
-  /** Names the probe that a health check writes. */
-  gatewayId: string;
-  /** `lock.nodes`. Empty: the store's own Redis holds the leases. */
-  lockNodes: readonly string[];
-  /** For connections that use TLS. Default: servers must have a certificate of a well-known authority. `close` closes it. */
-  tls?: ClientTls | undefined;
-  /** Called when too few replicas acknowledged a completed result in time. The merchant still gets it. */
-  onUnreplicated?: () => void;
-  /** Called when the clock of Redis' host was stepped. Positive: forwards, records expire early. Negative: late. */
-  onClockStep?: (stepMs: number) => void;
-  clock: Clock;
-}
 
 /** So many partitions that each master of a cluster has one of them. (One of 10 masters has none once in 1,000 clusters.) */
 const WATCHED_OF_CLUSTER = 64;

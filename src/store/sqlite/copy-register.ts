@@ -5,7 +5,8 @@ import { AUDIT_RETENTION_MS, type AuditRecord } from '../contract.ts';
 import type { CopyMark, CopyRegister, FoundMark } from '../register.ts';
 import { decodeCopyMark, encodeCopyMark } from '../register.ts';
 import { identityOf, messageOf, unavailable } from './database.ts';
-import { SqliteRegister, type SqliteRegisterOptions } from './sqlite-register.ts';
+import { SqliteRegister } from './sqlite-register.ts';
+import type { SqliteRegisterOptions } from './writer.ts';
 
 const ROWS_PER_PAGE = 1000;
 

@@ -1,9 +1,14 @@
 import type { SQLOutputValue, StatementSync } from 'node:sqlite';
 import type { RecordId } from '../../lib/brands.ts';
 import { decodeHead, encodeRecord, LONGEST_RETENTION_MS } from '../codec.ts';
-import { type Mode, UnreadableRecord, type UsedMark } from '../contract.ts';
-import type { Held, KeyRecord } from '../register.ts';
-import type { StoredCompletion } from '../response-cipher.ts';
+import {
+  type KeyRecord,
+  type Mode,
+  type StoredCompletion,
+  UnreadableRecord,
+  type UsedMark,
+} from '../contract.ts';
+import type { Held } from '../register.ts';
 import type { Value } from './batch.ts';
 
 /** The columns that hold a record, in the order of {@link rowOf}. */

@@ -1,7 +1,6 @@
 import { DatabaseSync, type StatementSync } from 'node:sqlite';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import type { RecordId, Token } from '../../lib/brands.ts';
-import type { Clock } from '../../lib/clock.ts';
 import { systemRandom } from '../../lib/random.ts';
 import {
   type AuditRecord,
@@ -29,23 +28,7 @@ import {
 import { idBytes, markOf, readSelected, SELECT_HEAD, SELECT_MARK, SELECT_RECORD } from './records.ts';
 import { bootId } from './running-time.ts';
 import { Upkeep } from './upkeep.ts';
-import { closed, Writer } from './writer.ts';
-
-export interface SqliteRegisterOptions {
-  /** The folder of the database. The register makes it if it is missing, readable and writable by this user only. */
-  path: string;
-  /** After this time a write fails with StoreUnavailable, though it may still happen. */
-  timeoutMs: number;
-  clock: Clock;
-  /** New executions are refused while the disk has less free space than this. Default: 64 MiB. */
-  keepFreeBytes?: number;
-  /** Called when the writer thread has died, before a new one replaces it. */
-  onWriterReplaced?: (error: Error) => void;
-  /** Called for each transaction that changed something, with its duration from BEGIN to the end of COMMIT. */
-  onCommitted?: (ms: number) => void;
-  /** The file with the boot id. Default: that of Linux. */
-  bootIdFile?: string;
-}
+import { closed, type SqliteRegisterOptions, Writer } from './writer.ts';
 
 /** Rows read in one turn of the event loop, as heads and for a count. Requests are served between the turns. */
 const LISTED_AT_ONCE = 50;

@@ -1,9 +1,8 @@
 import { Worker } from 'node:worker_threads';
-import { afterReading } from '../../lib/clock.ts';
+import { afterReading, type Clock } from '../../lib/clock.ts';
 import { threadFile } from '../../lib/program-files.ts';
 import { Batch, type Value } from './batch.ts';
 import { messageOf, unavailable } from './database.ts';
-import type { SqliteRegisterOptions } from './sqlite-register.ts';
 import type { FromWriter, ToWriter, WriterData } from './writer-thread.ts';
 
 const THREAD = threadFile('store/sqlite/writer-thread');
@@ -51,6 +50,22 @@ interface Pending {
   askedMs: number;
   resolve(answer: never): void;
   reject(error: Error): void;
+}
+
+export interface SqliteRegisterOptions {
+  /** The folder of the database. The register makes it if it is missing, readable and writable by this user only. */
+  path: string;
+  /** After this time a write fails with StoreUnavailable, though it may still happen. */
+  timeoutMs: number;
+  clock: Clock;
+  /** New executions are refused while the disk has less free space than this. Default: 64 MiB. */
+  keepFreeBytes?: number;
+  /** Called when the writer thread has died, before a new one replaces it. */
+  onWriterReplaced?: (error: Error) => void;
+  /** Called for each transaction that changed something, with its duration from BEGIN to the end of COMMIT. */
+  onCommitted?: (ms: number) => void;
+  /** The file with the boot id. Default: that of Linux. */
+  bootIdFile?: string;
 }
 
 export type WriterOptions = Omit<SqliteRegisterOptions, 'path'> & Pick<WriterData, 'file' | 'boot'>;

@@ -13,8 +13,9 @@ import { type Listed, listInDoubt, resolveInDoubt } from './operators.ts';
 import { Random } from './random.ts';
 import { type Sample, takeSamples } from './samples.ts';
 import { recordStalls } from './stalls.ts';
+import { startTopology } from './start-topology.ts';
 import { type Summary, summaryOf } from './summary.ts';
-import { type StoreName, startTopology, type Unsafe } from './topology.ts';
+import type { StoreName, Unsafe } from './topology.ts';
 
 export interface RunOptions {
   seed: number;

@@ -1,9 +1,4 @@
 import type { ConfigInput } from '../../support/config.ts';
-import { startCluster } from './topology-cluster.ts';
-import { startQuorum, startSingle } from './topology-redis.ts';
-import { startReplicas } from './topology-replicas.ts';
-import { startSentinels } from './topology-sentinel.ts';
-import { startSqlite } from './topology-sqlite.ts';
 
 export const STORES = ['sqlite', 'redis', 'sentinel', 'replicas', 'cluster', 'quorum'] as const;
 export type StoreName = (typeof STORES)[number];
@@ -37,16 +32,4 @@ export interface Topology {
   /** Faults that this machine does not allow, each with its reason. */
   missing?: string[];
   stop(): Promise<void>;
-}
-
-export async function startTopology(store: StoreName, folder: string, unsafe?: Unsafe): Promise<Topology> {
-  const starts: Record<StoreName, () => Promise<Topology>> = {
-    sqlite: () => startSqlite(folder),
-    redis: () => startSingle(unsafe !== 'memory'),
-    quorum: startQuorum,
-    sentinel: () => startSentinels(unsafe === 'no-replicas' ? 0 : 1),
-    replicas: () => startReplicas(unsafe === 'one-of-two' ? 1 : 2),
-    cluster: startCluster,
-  };
-  return await starts[store]();
 }
