@@ -17,13 +17,6 @@ const ADRS = DOCUMENTS.filter((path) => /^docs\/adr\/\d/.test(path));
 
 const withoutCode = (markdown: string) => markdown.replace(/```.*?```/gs, '').replace(/`[^`\n]*`/g, '');
 
-/** Whether a source defines a function, method, class, interface or constant of this name. */
-function defines(source: string, name: string): boolean {
-  const declared = `(?:function|class|interface|const|type) ${name}\\b`;
-  const method = `^\\s*(?:async )?${name}(?:<[^>]*>)?\\((?:.*[^;])?$`;
-  return new RegExp(`${declared}|${method}`, 'm').test(source);
-}
-
 describe('documents', () => {
   it('docs/operations.md names every metric, and the documents name no other', () => {
     const { registry } = new Metrics();
@@ -141,13 +134,6 @@ describe('documents', () => {
     );
     expect(links.length).toBeGreaterThan(20);
     expect(links.filter(({ target }) => leadsNowhere(target))).toEqual([]);
-  });
-
-  it('docs/architecture.md names functions that there are', () => {
-    const named = [...read('docs/architecture.md').matchAll(/\[`([^`]+)`\]\(\.\.\/([^)]+)\)/g)];
-    expect(named.length).toBeGreaterThan(40);
-    const missing = named.filter(([, name = '', file = '']) => !defines(read(file), name));
-    expect(missing.map(([, name, file]) => `${name} in ${file}`)).toEqual([]);
   });
 
   it('are there where the sources, the alerts and the examples name them', () => {
