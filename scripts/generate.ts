@@ -6,6 +6,7 @@ import { existsSync, globSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { textsOf } from '../grafana/generate.ts';
 import { configJsonSchema } from '../src/config/json-schema.ts';
+import { answersTable } from './generate/answers-table.ts';
 import { logTable } from './generate/log-table.ts';
 import { metricsReference } from './generate/metrics.ts';
 import { type AlertPage, alertPage, withTexts } from './generate/rules.ts';
@@ -32,6 +33,7 @@ export const GENERATED: ReadonlyMap<string, (text: string) => string> = new Map(
   ['config/gateway.schema.json', () => `${JSON.stringify(configJsonSchema(), undefined, 2)}\n`],
   ['config/prometheus.rules.yaml', (text) => withTexts(text, alertPages())],
   ['docs/architecture.md', (text) => withTable(text, statesTable())],
+  ['docs/merchants.md', (text) => withTable(text, answersTable(read('config/openapi.yaml')))],
   ['docs/metrics.md', metricsReference],
   ['docs/operations.md', (text) => withTable(text, logTable())],
   [GUARDS_DOCUMENT, withGuardTables],

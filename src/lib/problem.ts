@@ -19,7 +19,7 @@ type Retry = 'same_key' | 'new_key' | 'never';
  * `new_key` is only for requests without a usable key, and for those that every configuration refuses. Any other refusal may follow an
  * execution whose answer was lost.
  */
-const problems = {
+export const problems = {
   missing_credentials: [401, 'no', 'never', 'A bearer secret key is required'],
   invalid_key: [401, 'no', 'never', 'The secret key is not valid'],
   insufficient_scope: [403, 'no', 'never', 'The secret key may not call this operation'],

@@ -1,5 +1,7 @@
 import { expect } from 'vitest';
+import { problemsIn } from '../../scripts/generate/answers-table.ts';
 import type { ProblemCode } from '../../src/lib/problem.ts';
+import { read } from './repository.ts';
 
 /** An answer of this folder's client or of a raw connection (the body is bytes), or of supertest (the body is parsed). */
 interface AnyAnswer {
@@ -17,21 +19,12 @@ export interface ExpectedProblem {
   authenticate?: string;
 }
 
-const SAME_KEY: ProblemCode[] = [
-  ...(['request_timeout', 'rate_limited', 'request_in_flight', 'internal_error'] as const),
-  // Nothing was sent.
-  ...(['store_unavailable', 'upstream_unreachable', 'overloaded', 'shutting_down'] as const),
-];
-/** No usable key, or refused whatever the configuration is: nothing was executed under the key. */
-const NEW_KEY: ProblemCode[] = [
-  ...(['invalid_target', 'method_not_allowed'] as const),
-  ...(['idempotency_key_invalid', 'idempotency_key_required'] as const),
-];
+let documented: ReturnType<typeof problemsIn> | undefined;
 
-/** What a program does after this answer. Whatever may follow an execution is for a person. */
-export function retryOf(code: ProblemCode): 'same_key' | 'new_key' | 'never' {
-  if (SAME_KEY.includes(code)) return 'same_key';
-  return NEW_KEY.includes(code) ? 'new_key' : 'never';
+/** What a program does after this answer, as config/openapi.yaml says. */
+export function retryOf(code: ProblemCode): string | undefined {
+  documented ??= problemsIn(read('config/openapi.yaml'));
+  return documented.find((one) => one.code === code)?.retry;
 }
 
 /** The answer is exactly this problem: status, headers, and every member of the envelope. */

@@ -11,7 +11,6 @@ import { payoutBody } from '../../support/payout.ts';
 import { expectProblem, retryOf } from '../../support/problem.ts';
 import { answersOn, rawConnection, rawExchange } from '../../support/raw.ts';
 import { startRedis } from '../../support/redis-server.ts';
-import { read } from '../../support/repository.ts';
 import { openGateway, openSandbox, type TestGateway } from '../../support/stack.ts';
 import { onRedis } from '../../support/stores.ts';
 import { until } from '../../support/until.ts';
@@ -416,16 +415,6 @@ describe('config/openapi.yaml', () => {
       expect(new Set(documentedIn(endpoint).map(({ status }) => status))).toEqual(
         new Set([...ownAnswers(endpoint)].map((answer) => answer.slice(0, 3))),
       );
-  });
-
-  it('has the statuses, and the word for programs, that docs/merchants.md has for each code', () => {
-    const document = read('docs/merchants.md');
-    const rows = [...document.matchAll(/^\| `(\w+)` \| ([\d, ]+) \| `(\w+)` \|/gm)];
-    const answers = rows.flatMap(([, code, statuses = '']) =>
-      statuses.split(', ').map((status) => `${status} ${code}`),
-    );
-    expect(answers.sort()).toEqual([...ownAnswers()].sort());
-    for (const [, code, , retry] of rows) expect([code, retry]).toEqual([code, retryOf(code as ProblemCode)]);
   });
 
   it('has examples of problems that the gateway could send', () => {
