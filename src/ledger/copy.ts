@@ -23,7 +23,7 @@ export interface CopyOptions {
 /** What this run has done. `open`: records that are in doubt now. `cutOff`: executions that it did not wait for. */
 export type CopyReport = Record<'completed' | 'open' | 'audits' | 'cutOff' | 'tookMs', number>;
 
-/** As many responses are in memory at once. */
+/** How many responses are in memory at once. */
 const COPIED_AT_ONCE = 128;
 const LISTED_AT_ONCE = 1000;
 const MOST_NAMED = 20;
@@ -82,7 +82,7 @@ export class Copy {
     if (!isClosedSource(source)) throw new CopyRefused('no copy has closed the source');
     const isReceiving = destination?.state === 'receiving' && destination.copyId === source.copyId;
     if (source.state === 'moved' && !isReceiving) throw new CopyRefused(MOVED);
-    // First this: a run that was paused can then not open the destination any more.
+    // The destination first, so that a run that was paused cannot open it any more.
     if (isReceiving) await this.#change(this.#options.to, destination, {});
     await this.#change(this.#options.from, source, { state: 'undone' });
     this.#options.onProgress('opened the source again: restart its gateways. The destination stays closed');
@@ -99,13 +99,13 @@ export class Copy {
     if (source?.state === 'moved' && !goesOn) throw new CopyRefused(MOVED);
     if (source?.state === 'receiving' || isClosedSource(before))
       throw new CopyRefused('one of the stores takes part in another copy, which has closed it');
-    // Before it is closed: it may be a store that serves.
+    // Before the destination is closed, because it may be a store that serves.
     if (!goesOn) await this.#requireEmpty(id);
     const copy = goesOn ? {} : { copyId: this.#newId(), source: { id, count } };
     const destination = await this.#change(to, before, { ...copy, state: 'receiving' });
     if (!goesOn)
-      // From now on it stays so. A store with records serves, and is opened again. If it does not answer, it stays closed: a gateway
-      // that was started on it too early must find it so.
+      // Again now that nothing can start a key there. A destination that has records after all is a store that serves, so it is opened
+      // again. If it does not answer, it stays closed, because a gateway may have been started on it too early.
       await this.#requireEmpty(id).catch(async (error) => {
         if (error instanceof CopyRefused) await this.#change(to, destination, { state: 'undone' });
         throw error;
@@ -117,7 +117,7 @@ export class Copy {
 
   async #readMarks(): Promise<(CopyMark | undefined)[]> {
     const { from, to } = this.#options;
-    // In this order: the destination is opened after the source was moved, so who finds it open finds the source moved.
+    // The destination first. It is opened after the source was moved, so whoever reads it as open then reads the source as moved.
     const destination = await this.#readMark(to);
     return [await this.#readMark(from), destination];
   }
@@ -205,7 +205,7 @@ export class Copy {
         while (page.length > 0) {
           const copied = page.splice(0, COPIED_AT_ONCE).map((scanned) => this.#copyOne(scanned));
           for (const what of await Promise.all(copied)) if (what) counts[what]++;
-          // Also at once after this process was paused.
+          // After a pause of this process the line is overdue, so the marks are checked at once.
           if (this.#sayAtTimes(`copied ${counts.completed + counts.open} records so far`))
             await this.#requireMarks(source, destination);
         }
@@ -240,7 +240,7 @@ export class Copy {
     return state === 'completed' ? state : 'open';
   }
 
-  /** @returns whether the line was said, because none was for some time */
+  /** Says the line, unless one was said shortly before. Returns whether it did. */
   #sayAtTimes(line: string): boolean {
     const nowMs = this.#options.clock.monotonicMs();
     if (nowMs - this.#saidMs < SAY_EVERY_MS) return false;

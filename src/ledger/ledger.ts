@@ -192,7 +192,7 @@ export class Ledger {
     if (seen.record.state === 'completed') return 'ok';
     const renewed = await this.#register.renew(recordId, token, this.#own.lifetimes.leaseMs);
     const wasLapsed = memory.mayHaveLapsed;
-    // Who knows of no renewal counts from the start, and then nobody else can have had the lease.
+    // The first renewal takes the lease. A later one that has to take it again shows that it had lapsed.
     const lapsed = !this.#isAlive(memory) || renewed === 'lost' || (renewed === 'taken' && memory.hasRenewed);
     memory.mayHaveLapsed ||= lapsed || seen.record.state === 'in_doubt';
     if (renewed !== 'lost') {
@@ -252,8 +252,8 @@ export class Ledger {
   }
 
   /**
-   * For how long the record's age still shows everybody that this owner is executing, by the store's clock. Not positive: it does
-   * not. Asked before dispatch where a machine may release or restart the key.
+   * For how long, by the store's clock, the record's age still shows everybody that this owner is alive; 0 or less if it does not. Asked
+   * before dispatch where a machine may release or restart the key.
    */
   async aliveForMs({ recordId, token }: Owner): Promise<number> {
     const seen = await this.#register.read(recordId);
@@ -331,7 +331,7 @@ export class Ledger {
       const name = isFull ? 'other' : operation;
       const known = operations.get(name) ?? { inDoubt: 0, ownerGone: 0 };
       operations.set(name, { inDoubt: known.inDoubt + number, ownerGone: known.ownerGone + ownerGone });
-      // A damaged record makes it no number.
+      // The time of a damaged record is no number.
       if (Number.isFinite(sinceMs)) oldestSinceMs = Math.min(oldestSinceMs ?? sinceMs, sinceMs);
     };
     for (const [operation, { number, oldestMs }] of inDoubt) add(operation, number, 0, oldestMs);

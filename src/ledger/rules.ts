@@ -218,9 +218,8 @@ export const isAlive = (held: Held): boolean =>
   held.isLeased || (held.record.state === 'executing' && youngForMs(held) > 0);
 
 /**
- * For how long the age of an executing record still shows that its owner is alive: until the first renewal, for a lease from its
- * start. Not positive: it does not. A clock of the store that was stepped back makes the age negative, and must not keep a dead
- * owner alive.
+ * For how long the age of an executing record still shows that its owner is alive: for one lease from its start. 0 or less if it does
+ * not. A clock of the store that was stepped back makes the age negative, and must not keep a dead owner alive.
  */
 export const youngForMs = (held: Omit<Held, 'isLeased'>): number =>
   held.record.lifetimes.leaseMs - Math.abs(ageMs(held));

@@ -40,13 +40,13 @@ export interface Replace {
   /** The operation of the record that is replaced, or of the new one: its name in the index of open records. */
   operation: string;
   expiresInMs: number | 'unchanged';
-  /** Refused also while somebody holds the lease. Registers with lock nodes do not look; the ledger asked them. */
+  /** Refused also while somebody holds the lease. A register with lock nodes ignores this, because the ledger has asked them. */
   unlessLeased?: boolean;
   /** Refused also if the store is closed to starts: a second execution, or an operator's change. */
   unlessClosed?: boolean;
   /** A failover may lose this write, because the owner soon counts as dead, which means the same. */
   mayBeLost?: boolean;
-  /** The owner has ended, so its lease does too, even if the write is refused. */
+  /** Ends the lease of this owner, even if the write is refused. */
   endLeaseOf?: Token;
   /** No create with this token succeeds within {@link VOID_TOKEN_MS}, even if the write is refused. */
   voidToken?: Token;
@@ -91,18 +91,17 @@ export interface OpenCount {
 export type Closed = 'no' | 'starts' | 'all';
 
 /**
- * Holds one record per record id. It compares revisions and knows no states; what a record means is the business of
- * ledger/rules.ts. A record is open until it is completed, and the register keeps an index of open records, because operators
- * ask for them.
+ * Holds one record per record id. It compares revisions and knows no states; ledger/rules.ts says what a record means. A record is
+ * open until it is completed, and the register keeps an index of open records, because operators ask for them.
  *
- * **Durable**: a write is answered when it survives a crash.
+ * **Durable**: a write is answered as soon as it survives a crash, and not before.
  *
  * **Errors**: a method that cannot answer throws `StoreUnavailable`. If its `maybeWritten` is true, the write may have
  * happened, or may still happen later; repeating it is safe. A value that is not a record of this format is never treated as
  * absent: the method throws `UnreadableRecord`, unless a `replace` names its revision.
  */
 export interface Register {
-  /** A read must say so if its answer has to survive a failover. */
+  /** Writes wait for replicas. A read whose answer must survive a failover says so with `mustLast`. */
   readonly replicates: boolean;
   /** What the store uses, if it is on this machine. */
   readonly usage?: StoreUsage | undefined;

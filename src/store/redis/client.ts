@@ -19,7 +19,7 @@ export type Location = Partial<
 type Section = Pick<RedisSection, 'prefix' | 'timeoutMs' | 'connectTimeoutMs'> &
   Partial<RedisSection['durability']>;
 
-/** The section `store`, and what it does not say. */
+/** The section `store`, and what else the register needs. */
 export interface RedisOptions extends Section {
   location: Location;
   /** Names the probe that a health check writes. */
@@ -157,7 +157,7 @@ class Connector extends AbstractConnector {
   }
 }
 
-/** Asks sentinels for the master, as ioredis does, which makes clients for that itself. */
+/** Asks sentinels for the master, as ioredis does, with clients whose connections {@link Connector} opens. */
 class Sentinels extends SentinelConnector {
   constructor(options: unknown) {
     super(options as ConstructorParameters<typeof SentinelConnector>[0]);

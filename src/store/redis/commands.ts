@@ -74,7 +74,7 @@ export class Commands {
   /** The end of the batch before it. */
   #sent: Promise<void> = Promise.resolve();
   readonly #slot: number;
-  /** In place of a connection, another one each time when there is none: the next command opens one. */
+  /** Stands for the connection while there is none. Replaced while there is one, so that each connection changes the value. */
   #none = {};
 
   /** @param watched a key on the master whose connection is watched */

@@ -134,7 +134,7 @@ export class Health {
     }
   }
 
-  /** ioredis speaks of its own state and options, which tell an operator nothing. */
+  /** Translates the messages of ioredis about its own state and options, which tell an operator nothing. */
   inWords({ message }: Error): string {
     const { status } = this.#client;
     if (status === 'connect') return 'connected, but not ready: it may still be loading its file';

@@ -6,11 +6,11 @@ import type { Listed, OpenCount, Page, Register, Replace, Scanned } from '../reg
 import { addressOf, mastersOf } from './client.ts';
 import { type Commands, idOf, leaseName, type Names, PARTITIONS, scripts, shortOf } from './commands.ts';
 
-/** The indexes of so many partitions are read at once. Most of them are empty. */
+/** How many partitions' indexes are read at once. Most of them are empty. */
 const AT_ONCE = 32;
-/** So many of the oldest doubts among them are looked at when they are counted, because their records may have expired. */
+/** A count checks this many of the oldest doubts in these indexes, because their records may have expired. */
 const OLDEST = 320;
-/** About so many keys are examined for one page. */
+/** About how many keys are examined for one page. */
 const KEYS_PER_PAGE = 1000;
 const KEYS_PER_SCAN = 250;
 
@@ -34,7 +34,7 @@ interface Entry {
   score: number;
 }
 
-/** What the names of the partitions begin with, from one partition on. */
+/** What the names of the partitions begin with, in groups that are read at once, from one partition on. */
 function* groupsOf({ names }: Records, from = 0): Generator<string[]> {
   for (let at = from; at < PARTITIONS; at += AT_ONCE) yield names.partitions.slice(at, at + AT_ONCE);
 }

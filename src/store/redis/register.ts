@@ -32,7 +32,7 @@ import { Health, requireFormat, whileUnanswered } from './health.ts';
 import { countOpen, entryOf, listRecords, repairIndex, resolutionField, scoreOf } from './operators.ts';
 import type { Argument } from './script-command.ts';
 
-/** So many partitions that each master of a cluster has one of them. (One of 10 masters has none once in 1,000 clusters.) */
+/** Enough partitions for each master of a cluster to have one of them. (One of 10 masters has none once in 1,000 clusters.) */
 const WATCHED_OF_CLUSTER = 64;
 
 /**
@@ -195,7 +195,7 @@ export class RedisRegister implements Register {
     return extended ? 'kept' : lease.lock ? 'taken' : 'lost';
   }
 
-  /** Redis may not know of it, so the lease then lapses after its time. */
+  /** If Redis does not answer, the lease lapses after its time. */
   async endLease(_id: RecordId, token: Token): Promise<void> {
     const owner = token.toString('latin1');
     const lease = this.#leases.get(owner);
@@ -203,14 +203,14 @@ export class RedisRegister implements Register {
     await lease?.lock?.release().catch(() => {});
   }
 
-  /** A node that does not answer counts as yes, so that no living owner is taken for dead. */
+  /** A node that does not answer counts as having the lease, so that no living owner is taken for dead. */
   async #isLeasedOnNodes(id: RecordId): Promise<boolean> {
     const name = leaseName(this.names.recordOf(id));
     const answers = await Promise.all(this.#lockClients.map((node) => node.exists(name).catch(() => 1)));
     return answers.filter((answer) => answer > 0).length > answers.length / 2;
   }
 
-  /** The value of the lease that a script removes. The locks on lock nodes are given back by redlock. */
+  /** The value of the lease that the script removes. On lock nodes, redlock releases the lock instead. */
   #leaseValueToEnd(token: Token): string {
     if (this.#leases.size === 0) return '';
     const lock = this.#leases.get(token.toString('latin1'))?.lock;
@@ -237,7 +237,7 @@ export class RedisRegister implements Register {
     return (await this.commands.call(() => this.#client.lrange(key, 0, -1))).map(decodeAudit);
   }
 
-  /** Undefined also if another master of a cluster has lost its mark. One that is away is looked at when it is back. */
+  /** In a cluster there is no mark if any master has lost its copy. A master that is away is checked when it is back. */
   async readMark(mode: Mode): Promise<UsedMark | undefined> {
     const [main, , other] = this.#markKeys(mode);
     const [text, isUsed, ...ids] = await this.commands.call(() =>
@@ -265,7 +265,7 @@ export class RedisRegister implements Register {
     return [main, `${main}:${mode}`, `${main}:${mode === 'protect' ? 'observe' : 'protect'}`];
   }
 
-  /** The identity of the store once more, in each other master. */
+  /** The keys that repeat the store's identity on the other masters of a cluster. */
   get #otherMarks(): string[] {
     return this.#watched.slice(1).map((start) => `${start}mark`);
   }
@@ -292,7 +292,7 @@ export class RedisRegister implements Register {
     return { record, expiresInMs: 0, isLeased: false };
   }
 
-  /** A list of a record, its TTL, and whether its lease exists. Of a completed record it may be the record alone. */
+  /** Reads a list of a record, its TTL, and whether its lease exists, or a completed record alone. */
   #seenIn(reply: ScriptReply): Seen {
     if (reply instanceof Buffer) return { record: decodeRecord(reply), expiresInMs: 0, isLeased: false };
     const [bytes, expiresInMs, leases] = reply as [Buffer, number, number];

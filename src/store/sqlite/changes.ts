@@ -12,12 +12,12 @@ import { idBytes, RECORD_COLUMNS, readSelected, rowOf, SELECT_HEAD, SELECT_MARK 
  * revision that is replaced, the running time, the token whose lease ends, and the columns of the record.
  */
 const COLUMNS_AT = 5;
-/** The values of a write behind them. */
+/** How many values of a write follow those of the record. */
 const BESIDES = 7;
 const RECORD_AT = COLUMNS_AT + RECORD_COLUMNS.indexOf('record');
 const numbered = RECORD_COLUMNS.map((_, i) => `?${COLUMNS_AT + i + 1}`);
 
-/** What a create is besides. */
+/** A store that is closed to starts refuses a create. */
 const CREATE: Partial<Replace> = { unlessClosed: true };
 
 /**
@@ -56,7 +56,7 @@ const FIND = 'SELECT id, expires_at <= ? FROM records WHERE record_id = ?';
 
 const VOID = 'INSERT OR REPLACE INTO void_tokens (token, expires_at) VALUES (?, ?)';
 const FIND_VOID = 'SELECT 1 FROM void_tokens WHERE token = ? AND expires_at > ?';
-/** The lease of another token. */
+/** Finds the lease of another token. */
 const FIND_LEASE = `SELECT lease_token FROM records
   WHERE record_id = ?1 AND expires_at > ?2 AND lease_until > ?2 AND lease_token IS NOT ?3`;
 const LEASE = 'UPDATE records SET lease_token = ?, lease_until = ? WHERE record_id = ? AND expires_at > ?';
@@ -125,7 +125,7 @@ export class Changes {
     }
   }
 
-  /** So that running time continues there after a reboot. */
+  /** Stores the running time, from which it continues after a reboot. */
   storeClock(): void {
     this.#run('UPDATE store SET observed_at = max(observed_at, ?)', [Math.floor(this.#runningMs)]);
   }
@@ -176,7 +176,7 @@ export class Changes {
     return revision != null && this.#has(FIND_EXPECTED, [id, null, revision, this.#runningMs]);
   }
 
-  /** Is there no row, or only one that has expired? It is removed. */
+  /** Whether there is no row. Removes a row that has expired. */
   #isAbsent(id: Value | undefined): boolean {
     const [row, isExpired] = this.#row(FIND, [this.#runningMs, id]) as [number?, number?];
     return row === undefined || (isExpired === 1 && this.#isRemoved(row));

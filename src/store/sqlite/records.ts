@@ -33,7 +33,10 @@ export const OWNER_IS_DEAD = -1;
 
 const ID = Buffer.alloc(32);
 
-/** The bytes of a record id, until the next call: SQLite and a batch copy them at once. A new buffer each time costs more than the copy. */
+/**
+ * The bytes of a record id, in a buffer that the next call overwrites. SQLite and a batch copy them at once, and a new buffer for each
+ * call would cost more than the copy.
+ */
 export function idBytes(id: RecordId): Buffer {
   ID.write(id, 'hex');
   return ID;
@@ -89,7 +92,7 @@ function readRow(values: SQLOutputValue[], runningMs: number): Held {
   else if (headers !== null || body || keyId !== null) throw bad('body');
   const expiresInMs = integer(expiresAt, 'expires_at', Number.MIN_SAFE_INTEGER) - runningMs;
   const lease = leasedUntil === null ? 0 : integer(leasedUntil, 'lease_until', OWNER_IS_DEAD);
-  // Its age is one lease, or more.
+  // Makes the record at least one lease old, so that its owner counts as dead.
   if (lease === OWNER_IS_DEAD) {
     const { leaseMs, inDoubtRetentionMs } = record.lifetimes;
     // A damaged `expires_at` may be larger than a record can hold.

@@ -30,7 +30,7 @@ import { bootId } from './running-time.ts';
 import { Upkeep } from './upkeep.ts';
 import { closed, type SqliteRegisterOptions, Writer } from './writer.ts';
 
-/** Rows read in one turn of the event loop, as heads and for a count. Requests are served between the turns. */
+/** How many rows one turn of the event loop reads, for a list and for a count. Requests are served between the turns. */
 const LISTED_AT_ONCE = 50;
 const COUNTED_AT_ONCE = 500;
 /** A page may have fewer records than asked for, so that one call reads a bounded number of rows. */
@@ -39,8 +39,8 @@ const ROWS_PER_PAGE = 1000;
 const BUCKET_DIGITS = 5;
 
 /**
- * Rows behind the last one that was read, in the order of the index of open records, or of the row numbers. `due` is text because
- * that of a damaged row may be beyond 2^53.
+ * Select the rows after the last one that was read, in the order of the index of open records, or of the row numbers. `due` is text,
+ * because that of a damaged row may be beyond 2^53.
  */
 const SELECT_OPEN = `SELECT CAST(due AS TEXT), id, lower(hex(record_id)), operation, state,
     CASE typeof(created_at_ms) WHEN 'integer' THEN CAST(created_at_ms AS REAL) END
@@ -131,7 +131,7 @@ export class SqliteRegister implements Register {
    * commit empties the cache of this connection, so a read that finds nothing costs a fifth of a payout.
    */
   create(id: RecordId, write: Create): Promise<Reply> {
-    // A replay needs no write, so it is answered while none succeeds.
+    // A replay needs no write, so it is answered even while writes fail.
     if (this.#isNew(id)) return this.#write(id, write).catch((error: unknown) => this.#orHeld(id, error));
     try {
       const held = this.#see(id);
@@ -233,7 +233,7 @@ export class SqliteRegister implements Register {
     });
   }
 
-  /** Has this process surely not seen the id lately? Notes that it has. */
+  /** Whether this process has surely not seen the id lately. Notes that it has now. */
   #isNew(id: RecordId): boolean {
     const bucket = Number.parseInt(id.slice(0, BUCKET_DIGITS), 16);
     if (this.#seen[bucket]) return false;
@@ -313,7 +313,7 @@ export class SqliteRegister implements Register {
     }
   }
 
-  /** Reads, again and again until the time limit while another process is recovering the WAL or closing the database. */
+  /** Reads. While another process recovers the WAL or closes the database, tries again until the time limit. */
   async #reading<T>(read: () => T | Promise<T>): Promise<T> {
     for (const startedMs = performance.now(); ; await sleep(1)) {
       try {
@@ -350,7 +350,7 @@ function asUnavailable(error: unknown): unknown {
  * On a system without a boot id, processes cannot know that they share a clock, and one whose clock is behind takes living owners
  * for dead. So only one process may use the store.
  *
- * @returns holds the lock until it is closed, or until the process ends
+ * @returns the connection that holds the lock, until it is closed or the process ends
  */
 function lockOut(file: string): DatabaseSync {
   const lock = new DatabaseSync(`${file}-lock`, { timeout: 0 });

@@ -8,7 +8,7 @@ import { Changes } from './changes.ts';
 import { checkIdentity, identityOf, isBusy, messageOf, openForWriting } from './database.ts';
 import { enterBoot } from './running-time.ts';
 
-/** What the thread opens: its first message. It ends with an error if it cannot open the database. */
+/** The first message to the thread: what it opens. It ends with an error if it cannot open the database. */
 export interface WriterData {
   file: string;
   timeoutMs: number;
@@ -19,14 +19,14 @@ export interface WriterData {
 }
 
 interface ToCommit {
-  /** Of a `Batch`. */
+  /** What `Batch.finish` returned. */
   memory: Uint8Array;
   runningMs: number;
   /** How long the thread may try to get the write lock, in milliseconds. */
   beginWithinMs: number;
 }
 
-/** Its other messages. */
+/** The other messages to the thread. */
 export type ToWriter = 'close' | ToCommit;
 
 export type FromWriter =

@@ -25,7 +25,7 @@ let spareThread: Worker | undefined;
 /**
  * Starts the thread of the next writer, so that it starts while this thread loads modules.
  *
- * @returns ends the thread if no writer took it
+ * @returns a function that ends the thread if no writer has taken it
  */
 export function prepareThread(): () => void {
   const thread = startThread();
