@@ -52,7 +52,7 @@ export class Executor {
   readonly #options: UpstreamOptions;
   readonly #maxResponseBytes: number;
   readonly #clock: Clock;
-  /** undici reports the end of a response also after a reset. Only within 'end' of its socket it is an orderly one. */
+  /** undici reports the end of a response after a reset too. The end is orderly only within the 'end' event of the socket. */
   readonly #connection = { isEnding: false };
 
   /** @param tls for an https backend. Default: it must have a certificate of a well-known authority */
@@ -81,7 +81,7 @@ export class Executor {
           socket.on('end', () => {
             this.#connection.isEnding = true;
           });
-          // undici adds its own listener here, between the two.
+          // undici adds its own 'end' listener here, between the two.
           done(null, socket);
           socket.on('end', () => {
             this.#connection.isEnding = false;
@@ -140,7 +140,7 @@ interface ReadRules {
   maxBytes: number;
   timeoutMs: number;
   maySend: () => boolean;
-  /** `isEnding`: a socket has been read to its end, and tells its listeners at this moment. */
+  /** `isEnding`: a socket emits 'end' at this moment. */
   connection: { readonly isEnding: boolean };
   /** An orderly end of the connection is the end of the response: {@link UpstreamOptions}. */
   trustsEnd: boolean;
@@ -238,7 +238,7 @@ class ResponseReader implements Dispatcher.DispatchHandler {
     for (const chunk of this.#chunks) oversize.receive(chunk);
     this.#chunks = [];
     this.#end({ kind: 'oversize', status: this.#status, headers: this.#headers, body: oversize });
-    // Only now: this may cut the new stream at once, and the outcome of the exchange must be known by then.
+    // Last, because this may cut the new stream at once, and the exchange must have its result by then.
     this.#streams.begin(oversize);
   }
 
@@ -250,7 +250,7 @@ class ResponseReader implements Dispatcher.DispatchHandler {
     afterReading(() => this.#ended || this.#controller?.abort(new DeadlinePassed()));
   }
 
-  /** Only the first end counts: aborting a request that has ended is reported as an error too. */
+  /** Ends the exchange once: undici also reports an error when a request that has ended is aborted. */
   #end(result: Exchange): void {
     if (this.#ended) return;
     this.#ended = true;

@@ -16,7 +16,7 @@ const HOP_BY_HOP = new Set([
     'proxy-authentication-info',
   ],
   ...['proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade', 'http2-settings'],
-  // Each layer writes it for the next one, and a merchant never gets it.
+  // Each layer writes this field for the next one, and a merchant never gets it.
   HOPS,
 ]);
 
@@ -28,7 +28,7 @@ const NONE: ReadonlySet<string> = new Set();
 /**
  * The fields, in lower case, that the `Connection` field of this message names as hop-by-hop.
  *
- * @param needed further fields that it cannot name
+ * @param needed further fields that `Connection` cannot name
  */
 function nominatedIn(headers: RawHeaders, needed: readonly string[] = []): ReadonlySet<string> {
   const lines = valuesOf(headers, 'connection');
@@ -61,7 +61,7 @@ export interface Forwarding {
   traceContext?: TraceContext | undefined;
 }
 
-/** The gateway, or its HTTP client, sets these itself. */
+/** Fields that the gateway, or its HTTP client, sets itself. */
 const SET_BY_GATEWAY = new Set([
   'x-merchant-code',
   'x-request-id',

@@ -69,8 +69,8 @@ function descriptionOf(headers: readonly string[]): string[] {
 }
 
 /**
- * Fills in the path and percent-encodes the values. Undefined if a value could change the path: the merchant chooses the
- * key, and a backend that decodes it twice, or reads it as a dot segment, would answer for another resource.
+ * Fills in the path and percent-encodes the values, unless a value could change the path: the merchant chooses the key, and a backend
+ * that decodes it twice, or reads it as a dot segment, would answer for another resource.
  */
 function targetOf(path: string, transaction: Transaction): string | undefined {
   const [before = '', ...query] = path.split('?');
@@ -92,7 +92,7 @@ function targetOf(path: string, transaction: Transaction): string | undefined {
 const REFUSAL_WITHIN_MS = 200;
 
 /**
- * For readiness: can a connection to the backend be opened, with TLS if the URL is https? `detail` is for the operator.
+ * Checks for readiness whether a connection to the backend can be opened, with TLS if the URL is https. `detail` is for the operator.
  *
  * @param tls as for the executor
  */

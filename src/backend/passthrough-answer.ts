@@ -54,7 +54,7 @@ export function setRequestId({ headers }: IncomingMessage, req: IncomingMessage)
   delete headers[ORIGINAL_REQUEST_ID.toLowerCase()];
 }
 
-/** For a response of the backend that cannot be passed on: it is not valid HTTP, or an upgrade that was not asked for. */
+/** Refuses a response of the backend that cannot be passed on: it is not valid HTTP, or an upgrade that was not asked for. */
 export function refuseAnswer(req: IncomingMessage, res: ServerResponse): void {
   const context = contextOf(req);
   const refusal = incomplete();

@@ -126,7 +126,7 @@ function timersAndAnswers(options: PassthroughOptions): Plugin {
   return (proxy) => {
     proxy.on('proxyReq', (proxyReq, req, res) => {
       guard(proxyReq, req);
-      // Then the request has ended, and piping it only ends this one.
+      // If the body was read, the request has ended, and piping it only ends this one.
       const { body } = contextOf(req);
       if (body && body.length > 0) proxyReq.write(body);
       // A backend may upgrade a request that did not ask for it. Without this listener the merchant would get no answer.
@@ -137,7 +137,7 @@ function timersAndAnswers(options: PassthroughOptions): Plugin {
     });
     proxy.on('proxyReqWs', (proxyReq, req) => {
       guard(proxyReq, req);
-      // These run before http-proxy-middleware's own listeners, which write the answer.
+      // Runs before http-proxy-middleware's own listeners, which write the answer.
       for (const event of ['upgrade', 'response']) proxyReq.once(event, (res) => setRequestId(res, req));
       // A backend that has refused an upgrade may read no further request on that connection.
       proxyReq.once('response', () => {

@@ -1,8 +1,8 @@
 import { hasField, valuesOf } from '../requests/fields.ts';
 
 /**
- * Whether the response itself shows where it ends: it has no body, or a length, or chunks. Otherwise only the end of the
- * connection does, and one that was cut looks the same.
+ * Whether the response itself shows where it ends: it has no body, or a length, or chunks. Otherwise it ends with the connection, and a
+ * response that was cut looks the same.
  *
  * @param headers as received: names and values in turn
  */
@@ -15,8 +15,8 @@ export function hasOwnEnd(method: string, status: number, headers: readonly stri
 }
 
 /**
- * Whether a body without an end of its own is whole: one JSON object or array, because no beginning of one is one. A number
- * could have had more digits.
+ * Whether a body without an end of its own is whole: one JSON object or array, because a part of one is not valid JSON. (A number could
+ * have had more digits.)
  */
 export function isWholeJson(headers: readonly string[], body: Buffer): boolean {
   const [type = '', another] = valuesOf(headers, 'content-type');

@@ -10,7 +10,7 @@ export interface EngineOptions {
   inDoubtRetentionMs: number;
   /** How long a merchant waits for the response while the store does not acknowledge it. */
   completeRetryMs: number;
-  /** Duplicates that may wait at once; one more is answered `in_flight`. */
+  /** How many duplicates may wait at once. One more is answered `in_flight`. */
   maxWaiters: number;
 }
 

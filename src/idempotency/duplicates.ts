@@ -8,9 +8,9 @@ import type { Call, Result } from './call.ts';
 type Outcome = Result | 'lead';
 
 interface Follower {
-  /** Its waiting time is over, but the leader does not know yet whether the key is in flight. */
+  /** Its waiting time is over. It still waits, because the leader does not know yet whether the key is in flight. */
   overdue: boolean;
-  /** It came before the leader asked the store last. */
+  /** It arrived before the leader asked the store last. */
   isEarly: boolean;
   end(outcome: Outcome): void;
 }
@@ -73,14 +73,14 @@ export class Lead {
     for (const { end } of this.#followers.splice(0)) end(result);
   }
 
-  /** Ends the waiting of those who came before the leader asked the store. */
+  /** Ends the waiting of the followers that arrived before the leader asked the store. */
   endEarly(result: Result): void {
     const early = this.#followers.filter(({ isEarly }) => isEarly);
     this.#followers = this.#followers.filter(({ isEarly }) => !isEarly);
     for (const { end } of early) end(result);
   }
 
-  /** Makes the longest waiting follower the leader. False: there is none. */
+  /** Makes the follower that has waited longest the leader. Returns false if there is none. */
   promote(): boolean {
     const next = this.#followers.shift();
     this.#inFlight = false;

@@ -121,7 +121,7 @@ export class Executions {
         this.#observer.sendsAgain(call);
         return { kind: 'started', execution, slot, maySend, again: true };
       }
-      // The record is not in doubt. If its owner is dead, `start` marks it in doubt. Otherwise `start` says what it is now.
+      // The record is not in doubt. If its owner is dead, `start` marks it in doubt. Otherwise `start` answers what it means now.
       return await this.start(call, slot);
     } catch (cause) {
       step?.end('failed', errorOf(cause));
@@ -192,14 +192,13 @@ export class Executions {
     this.#takeBack(execution);
   }
 
-  /** A start or restart had no answer, or nothing was sent under it. */
   #takeBack(execution: Execution): void {
     void this.#repeat(() => this.#store.takeBack(execution));
   }
 
   /**
-   * How to store what the exchange ended with, as often as needed, and what to do when the store has answered or the write was given
-   * up (undefined). A merchant that was told `outcome_unknown` may retry for `inDoubtRetentionMs`, so the record is then kept for as
+   * The write that stores how the exchange ended, which can be repeated, and what to do when the store has answered or the write was
+   * given up. A merchant that was told `outcome_unknown` may retry for `inDoubtRetentionMs`, so the record is then kept for as
    * long as one that was in doubt.
    */
   #completing(call: Call, execution: Execution, exchange: Exchange, stopRenewing = () => {}): Completing {
@@ -292,7 +291,7 @@ export class Executions {
     return found.kind === 'absent' ? { kind: 'store_unavailable', cause } : found;
   }
 
-  /** @param options `isPoll`: one of many reads while the call waits, which is a step already */
+  /** @param options `isPoll`: one of many reads of a call that waits. Then the wait is the step in the trace, not the read */
   async peek(call: Call, { isPoll = false } = {}): Promise<PeekAnswer | NotStarted> {
     const step = isPoll ? undefined : call.spans?.begin('peek');
     try {

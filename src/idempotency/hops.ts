@@ -15,8 +15,8 @@ export const hopOf = (layer: string, storeId: string | undefined): string | unde
  * Adds this hop to the field in `req.headers`, from where it goes to the backend.
  *
  * @param hop without it, the field is passed on as it came
- * @returns the refusal of a request that has passed this layer and this store before: it would wait for itself. A field that cannot be
- *   read may hide that, and one with too many hops shows a circle of layers whose stores do not know each other
+ * @returns the refusal of a request that has passed this layer and this store before, because it would wait for itself. Also refuses a
+ *   field that cannot be read, which may hide such a pass, and one with too many hops, which shows a circle of layers on different stores
  */
 export function addHop(req: IncomingMessage, hop: string | undefined): Problem | undefined {
   const field = req.headers[HOPS] as string | undefined;

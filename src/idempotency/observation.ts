@@ -122,7 +122,7 @@ export class Observation {
     try {
       answer = await this.#store.start(execution);
     } catch {
-      // If the start was written after all, the key is soon in doubt, which is true: nobody notes how the request ends.
+      // If the start was written after all, the key is soon in doubt. That is right: nothing stores how the request ends.
       this.#observer.unobserved(call.operation, 'store');
       return;
     }

@@ -14,7 +14,7 @@ export interface StatusPolicy {
   unknown: readonly number[];
 }
 
-/** By what another oncegate behind this one says. */
+/** What becomes of the key, by what another oncegate behind this one says. */
 const BEHIND = { no: 'release', perhaps: 'in_doubt', yes: 'complete' } as const;
 
 /** The status of the response; 0 if there is none. */

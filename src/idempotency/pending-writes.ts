@@ -48,7 +48,10 @@ export class PendingWrites {
     return answer;
   }
 
-  /** Waits until every write is answered, or a copy has closed the store, at most `ms`. Then tries the others once more, and gives up those that fail. */
+  /**
+   * Waits at most `ms` until every write is answered or refused by a store that a copy has closed. Then tries the others once more, and
+   * gives up those that fail.
+   */
   async close(ms: number): Promise<void> {
     this.#isClosing = true;
     await within(this.#clock, this.#pending.idle(), ms);
@@ -85,7 +88,7 @@ export class PendingWrites {
       pending.resolve(await pending.write());
       return undefined;
     } catch (error) {
-      // A copy that is undone opens the store again, so a process that goes on repeats what it refuses.
+      // A copy that is undone opens the store again, so a gateway that is not closing repeats what a closed store has refused.
       const isRefused = error instanceof StoreClosed && this.#isClosing;
       const isFinal = isRefused || error instanceof UnreadableRecord || this.#ending.signal.aborted;
       if (!isFinal && this.#clock.monotonicMs() < pending.untilMs) return pending;

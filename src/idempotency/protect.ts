@@ -107,7 +107,7 @@ async function execute(
   }
 }
 
-/** What a request with a key is for the store. Its body must have been read. */
+/** A request with a key, as the store sees it. Its body must have been read. */
 export class KeyedRequest implements ObservedCall {
   readonly recordId: Call['recordId'];
   readonly fingerprint: Call['fingerprint'];
@@ -191,7 +191,7 @@ export const targetOf = (req: IncomingMessage & { originalUrl?: string }): strin
 /** Aborted when the merchant disconnects, or at once if it has disconnected already. */
 export function disconnectSignalOf(res: ServerResponse): AbortSignal {
   const left = new AbortController();
-  // After a complete response there is nothing to abort. Without a reason, `abort` would create a costly exception.
+  // After a complete response there is nothing to abort. `abort` without a reason would create a costly exception.
   const leave = () => res.writableFinished || left.abort(GONE);
   if (res.closed) leave();
   else res.once('close', leave);

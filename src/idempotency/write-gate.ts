@@ -27,7 +27,7 @@ export class WriteGate {
     return this.#trying || this.#clock.monotonicMs() - this.#failedAtMs < FAILURE_WINDOW_MS;
   }
 
-  /** May this request try a start? If so, the caller must call `succeeded`, `failed` or `notTried` afterwards. */
+  /** Whether this request may try a start. If so, the caller must call `succeeded`, `failed` or `notTried` afterwards. */
   admits(): boolean {
     if (!this.isShut) return true;
     if (this.#trying || this.#clock.monotonicMs() < this.#nextTryMs) return false;

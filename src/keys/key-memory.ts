@@ -45,7 +45,7 @@ export class KeyMemory {
     return this.#known.get(digest);
   }
 
-  /** As {@link known}, and makes it the last key that is forgotten. */
+  /** Finds a known key, and makes it the last one to be forgotten. */
   use(digest: string): KnownKey | undefined {
     const known = this.#known.get(digest);
     if (!known) return undefined;
@@ -54,7 +54,7 @@ export class KeyMemory {
     return known;
   }
 
-  /** May the key be used without waiting for the backend? */
+  /** Whether the key may be used without waiting for the backend. */
   mayUse(known: KnownKey): boolean {
     const nowMs = this.#clock.monotonicMs();
     const { acceptedMs, failureMs, staleMs } = this.#options;
@@ -62,7 +62,7 @@ export class KeyMemory {
     return nowMs < known.failedAtMs + failureMs && nowMs < known.acceptedAtMs + staleMs;
   }
 
-  /** May a session that was opened with the key stay open? A renewal that has not been answered yet does not end it. */
+  /** Whether a session that was opened with the key may stay open. A renewal that has not been answered yet does not end it. */
   mayContinue({ acceptedAtMs }: KnownKey): boolean {
     const { acceptedMs, staleMs } = this.#options;
     return this.#clock.monotonicMs() < acceptedAtMs + Math.max(acceptedMs, staleMs);
@@ -86,7 +86,7 @@ export class KeyMemory {
     return known.entry;
   }
 
-  /** Takes a known key out of force, and keeps its merchant code. False: it was out of force already. */
+  /** Takes a known key out of force, and keeps its merchant code. Returns false if it was out of force already. */
   demote(known: KnownKey, retryMs: number): boolean {
     const wasInForce = known.acceptedAtMs > Number.NEGATIVE_INFINITY;
     known.acceptedAtMs = Number.NEGATIVE_INFINITY;

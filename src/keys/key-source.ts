@@ -56,9 +56,9 @@ export interface KeySource {
    * @param client the address that the key came from
    */
   ask?(secret: string, client: string): Promise<KeyAnswer>;
-  /** Asks about a secret key that nobody has. Warnings for the operator if it is not refused, one line each. */
+  /** Asks about a secret key that nobody has. If it is not refused, resolves to warnings for the operator, one line each. */
   askWarnings?(): Promise<string[]>;
-  /** The current entry for the secret key of an earlier entry; undefined if the key was removed. */
+  /** The current entry for the secret key of an earlier entry, unless the key was removed. */
   current(earlier: KeyEntry): KeyEntry | undefined;
   /** All keys, in force or not, if the source has a list of them. */
   entries(): Iterable<KeyEntry> | undefined;

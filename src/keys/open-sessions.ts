@@ -29,7 +29,7 @@ export class OpenSessions {
   /**
    * @param opened the key with which the connection was authenticated
    * @param end closes the connection; called at most once. Must not throw
-   * @param renew called every half second: uses the secret key once more, for sources that know only keys in use
+   * @param renew called every half second. Uses the secret key once more, for sources that know only the keys in use
    * @returns a function to call when the connection has closed
    */
   add(opened: KeyEntry, end: () => void, renew?: () => void): () => void {

@@ -101,7 +101,7 @@ export class ProbeQueue {
     return queue;
   }
 
-  /** If no permit is left, the next one wakes the queue. A second's worth of them may be taken at once. */
+  /** Takes one of `maxPerSecond` permits. If none is left, a timer wakes the queue when there is one. At most those of one second add up. */
   #takePermit(): boolean {
     const nowMs = this.#clock.monotonicMs();
     const everyMs = 1000 / this.#options.maxPerSecond;

@@ -78,11 +78,11 @@ export class UpstreamKeySource implements KeySource {
     const digest = digestOf(secret);
     const rejected = this.#memory.rejected(digest);
     if (rejected) return rejected;
-    // Requests with known keys are not counted: a flood of new keys must not take their places.
+    // Requests with known keys are not counted, so that a flood of new keys cannot crowd them out.
     if (this.#memory.known(digest)) return await this.#check(digest, secret);
     const { maxWaiting } = this.#options;
     const ofClient = this.#waitingOf.get(client) ?? 0;
-    // One address may take half of the places.
+    // One address may be half of the requests that wait.
     if (this.#waiting >= maxWaiting || ofClient >= Math.ceil(maxWaiting / 2)) {
       this.#options.probed?.('overloaded');
       return OVERLOADED;
@@ -108,7 +108,7 @@ export class UpstreamKeySource implements KeySource {
     return [`GET ${path} accepts ANY secret key: everyone who calls the gateway is ${answer.merchantCode}`];
   }
 
-  /** For open sessions: undefined if the key was refused, could not be checked for `staleMs`, or was forgotten. */
+  /** The entry for an open session, unless the key was refused, could not be checked for `staleMs`, or was forgotten. */
   current({ digest }: KeyEntry): KeyEntry | undefined {
     const known = this.#memory.known(digest);
     return known && this.#memory.mayContinue(known) ? known.entry : undefined;
@@ -174,8 +174,8 @@ export class UpstreamKeySource implements KeySource {
   }
 
   /**
-   * The scope of an idempotency key contains the merchant code. Under a new code, retries of what was executed under the old
-   * one would be executed again. So the key is unusable while the backend names another merchant.
+   * A record id contains the merchant code. Under a new code, retries of what was executed under the old one would be executed again. So
+   * the secret key is unusable while the backend names another merchant.
    */
   #merchantChanged({ entry }: KnownKey, to: string): KeyAnswer {
     this.#options.probed?.('merchant_changed');
@@ -196,7 +196,7 @@ export class UpstreamKeySource implements KeySource {
       this.#memory.postpone(known, RETRY_MS);
       if (this.#memory.mayUse(known)) return { kind: 'known', entry: known.entry };
     }
-    // After an overload, the next request with a new key may find a place.
+    // After an overload, the next request with a new key may find room in the queue.
     if (known || otherwise !== OVERLOADED) this.#memory.reject(digest, otherwise, RETRY_MS);
     return otherwise;
   }
@@ -212,7 +212,7 @@ export class UpstreamKeySource implements KeySource {
   }
 }
 
-/** Who has one IPv6 address has its /64, and could otherwise be as many clients. */
+/** Counts all addresses of an IPv6 /64 as one client, because whoever has one of them usually has them all. */
 function networkOf(address: string): string {
   if (!isIPv6(address)) return address;
   const [head = [], tail = []] = address.split('::').map((part) => part.split(':').filter(Boolean));

@@ -64,8 +64,8 @@ export const sinceMs = (clock: Clock, { wallMs, monotonicMs }: Moment): number =
   Math.max(clock.wallMs() - wallMs, clock.monotonicMs() - monotonicMs);
 
 /**
- * Runs `act` when this process has read what it has received. After a pause of the process, Node runs timers before it reads
- * sockets: when a time limit ends, the answer may be there already.
+ * Runs `act` after this process has read what its sockets have received. After a pause of the process, Node runs timers before it reads
+ * sockets, so the answer may have arrived already when a time limit ends.
  */
 export function afterReading(act: () => void): void {
   setImmediate(() => setImmediate(act));

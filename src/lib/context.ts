@@ -107,11 +107,11 @@ export interface RequestContext {
   done: boolean;
   /** Called when the execution ends after the merchant has disconnected. */
   onDone?: (() => void) | undefined;
-  /** See {@link onEnd}. */
+  /** The functions that {@link onEnd} has collected. */
   ends?: (() => void)[];
 }
 
-/** The execution of a request has ended, or its log line does not wait for that. A second call does nothing. */
+/** Notes that the execution of a request has ended, or that its log line need not wait for that. A second call does nothing. */
 export function markDone(context: RequestContext): void {
   const { onDone } = context;
   context.done = true;
@@ -158,7 +158,7 @@ export type Middleware = (
   next: (refusal?: unknown) => void,
 ) => void | Promise<void>;
 
-/** Does the request have a body, according to its head? */
+/** Whether the request has a body, according to its head. */
 export function hasBody(req: IncomingMessage): boolean {
   const { 'content-length': length = '0', 'transfer-encoding': coding } = req.headers;
   return coding !== undefined || Number(length) > 0;

@@ -22,12 +22,11 @@ export class BodyBudget {
     this.#whole = whole;
   }
 
-  /** Bytes that are held now. */
   get bytes(): number {
     return this.#bytes;
   }
 
-  /** False: there is not enough left. */
+  /** Returns false if not enough is left. */
   take(bytes: number): boolean {
     if (this.#bytes + bytes > this.maxBytes || this.#whole?.take(bytes) === false) return false;
     this.#bytes += bytes;
@@ -52,8 +51,8 @@ export type Taken = 'read' | 'too_large' | 'gone' | Problem;
 const NO_BODY = Buffer.alloc(0);
 
 /**
- * Reads the body into the request's context, unless it is there already. A body that is too large is left in the request,
- * to be streamed; by its Content-Length it is not even asked for with `100 Continue`. Returns a promise only if it has to wait.
+ * Reads the body into the request's context, unless it is there already. Returns a promise only if it has to wait. A body that is too
+ * large stays in the request, to be streamed. If its Content-Length says so, no `100 Continue` asks for it.
  */
 export function takeBody(
   req: IncomingMessage,
@@ -74,7 +73,7 @@ function receiveBody(req: IncomingMessage, { bodyBytes, bodyTimeoutMs, budget }:
   let heldBytes = 0;
   const mayHold = (bytes: number): boolean => {
     if (!budget.take(bytes)) return false;
-    // The body is held until the request has ended, also if its merchant disconnects before.
+    // The body is held until the request has ended, even if its merchant disconnects before.
     if (heldBytes === 0) onEnd(contextOf(req), giveBack);
     heldBytes += bytes;
     return true;
@@ -115,7 +114,7 @@ function takenOf(req: IncomingMessage, result: BodyResult, bodyTimeoutMs: number
   }
 }
 
-/** As {@link takeBody}, for requests that must be held in memory: a body that is too large is a problem. */
+/** Takes the body of a request that must be held in memory: as {@link takeBody}, but a body that is too large is a problem. */
 export async function takeWholeBody(
   req: IncomingMessage,
   res: ServerResponse,

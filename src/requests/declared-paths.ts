@@ -32,7 +32,7 @@ interface Pattern {
 
 const NONE: readonly Candidate[] = [];
 
-/** Finds declared operations by the path of a request. Results are in the order of the configuration. */
+/** Finds declared operations by the path of a request. Its results have the order of the configuration. */
 export class DeclaredPaths {
   /** By the exact path. */
   readonly #byPath = new Map<string, Candidate[]>();

@@ -6,7 +6,7 @@ const CLOSING_BRACE = 0x7d;
 const SPACE = 0x20;
 
 /**
- * Does an object in this JSON text have a member twice? Parsers disagree about such objects: some take the first member,
+ * Whether an object in this JSON text has a member twice. Parsers disagree about such objects: some take the first member,
  * some the last. Names are compared after their escapes are decoded.
  *
  * @param json must be valid JSON, because this looks at strings, braces and colons only

@@ -8,7 +8,7 @@ export function valuesOf(fields: readonly string[], name: string): string[] {
   return values;
 }
 
-/** Is there a field with this name? `name`: in lower case. */
+/** Whether there is a field with this name. `name`: in lower case. */
 export function hasField(fields: readonly string[], name: string): boolean {
   for (let i = 0; i < fields.length; i += 2) if (isName(fields[i] as string, name)) return true;
   return false;
@@ -56,7 +56,7 @@ export function writable(fields: string[]): string[] {
   return [...fields.filter((text, i) => !isLength(text, i)), ...fields.filter(isLength)];
 }
 
-/** Is this the name of the field? Compares the lengths first, because this runs for every field of every request. */
+/** Whether this is the name of the field. Compares the lengths first, because this runs for every field of every request. */
 function isName(text: string, name: string): boolean {
   return text.length === name.length && text.toLowerCase() === name;
 }

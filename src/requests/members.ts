@@ -46,7 +46,7 @@ export function mayHaveMembers({ rawHeaders }: IncomingMessage): boolean {
   return types.length === 0 || types.some((type) => MAY_HAVE_MEMBERS.test(type));
 }
 
-/** `_method` as a whole word, or a name of which PHP makes it; or a name in a multipart body that its readers put together. */
+/** `_method` as a whole word, or a name that PHP turns into it; or a name in a multipart body that readers put together from parts. */
 const OVERRIDE = /(?<![\w.-])[._[]method(?![\w-])|\bname(?:\*\d|\s*=\s*"?=\?)/i;
 
 /**

@@ -52,7 +52,7 @@ export interface OperationsOptions {
 
 /** What the head of a request says about its operation. */
 export interface HeadMatch {
-  /** Operations that declare its path, and unless it is the very path of one, those whose path it resembles. */
+  /** Operations that declare its path. Also those whose path it resembles, unless it is literally a declared path. */
   readonly onPath: readonly Candidate[];
   /**
    * Operations that declare its exact path and its method. The request is the first of these whose `where` matches. None if
@@ -148,7 +148,7 @@ export class Operations {
     const candidates =
       others.length === 0 ? exact.filter(({ methods }) => methods.includes(method)) : NO_CANDIDATES;
     const [first] = candidates;
-    // A `_method` in the body widens what the key may do, where the method decides and the key has the scopes without it.
+    // A `_method` in the body widens what the secret key may do, if the method decides and the key has the scopes for this method.
     const isByMethod = first ? first.where.length === 0 : onPath.length > 0 && isOnEveryPath(method, onPath);
     const mayCall = (first ? [first] : onPath).every(({ operation }) => scopes.includes(operation.name));
     const searchesBody =
@@ -218,7 +218,7 @@ export class Operations {
     const names = onPath.map(({ operation }) => operation.name);
     return {
       ...this.#other,
-      // A key for a read must not write to the same path.
+      // A secret key that may only read must not write to the same path.
       scopes: isOnEveryPath(method, onPath) ? names : [...names, 'undeclared'],
       isProtected,
       keyRequired: keyRequired && isProtected,

@@ -44,7 +44,7 @@ export const matchOptions = z
 
 export type MatchOptions = z.output<typeof matchOptions>;
 
-/** The path that a declaration means, its backslash escapes removed; undefined if the declaration is a pattern. */
+/** The path that a declaration means, without its backslash escapes, unless the declaration is a pattern. */
 export function literalOf(path: string): string | undefined {
   const { tokens } = parse(path);
   return tokens.every((token) => token.type === 'text')

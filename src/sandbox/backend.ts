@@ -28,7 +28,7 @@ export interface Backend {
   readonly delays: Delays;
 }
 
-/** Which requests the fault `delay` does not hold back any longer. */
+/** Holds back requests with the fault `delay`, until their delay has passed or a test has ended it. */
 export class Delays {
   readonly #ended = new Set<string>();
   readonly #waiting = new Set<{ key: string | undefined; resolve: () => void }>();

@@ -107,7 +107,7 @@ export type Faults = ReadonlyMap<FaultName, number>;
 
 export const NO_FAULTS: Faults = new Map();
 
-/** Reads `name, name=value, …`. A text: why it is not a list of faults. */
+/** Reads `name, name=value, …`. Returns a text if it is not a list of faults: why it is not. */
 export function parseFaults(header: string): Faults | string {
   const faults = new Map<FaultName, number>();
   for (const item of header.split(',').map((part) => part.trim())) {

@@ -6,7 +6,7 @@ import { numberFrom, pathOf, queryOf, type RequestLog } from './request.ts';
 
 export const INSPECTION_PREFIX = '/_sandbox/';
 
-/** For `oncegate check --deliver`: counts POSTs by their marker, and does not answer them well. */
+/** The path for `oncegate check --deliver`. The sandbox counts POSTs to it by their marker, and answers 503 or resets them. */
 export const DELIVERIES_PATH = `${INSPECTION_PREFIX}deliveries`;
 
 export const markerOf = ({ headers }: IncomingMessage): string => String(headers['x-oncegate-delivery']);

@@ -29,7 +29,7 @@ const SHOWN = 'id, merchant, kind, amount_minor / 100.0 AS amount, idempotency_k
 
 export type TransactionKind = 'withdraw' | 'checkout' | 'charge';
 
-/** What a transaction does to the wallet. A checkout session is not paid when it is opened. */
+/** The sign of the amount that a transaction adds to the wallet. A checkout session is not paid when it is opened. */
 const SIGN: Record<TransactionKind, number> = { withdraw: -1, checkout: 0, charge: 1 };
 
 const OPENING_BALANCE_MINOR = 100_000_000;
@@ -80,7 +80,7 @@ export class Ledger {
     );
   }
 
-  /** Of the wallet, in major units. */
+  /** The balance of the wallet, in major units. */
   balance(merchant: string): number {
     return this.#balanceMinor(merchant) / 100;
   }
