@@ -2,8 +2,9 @@ import { createServer, type Server } from 'node:http';
 import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
 import { Certificates, certificateSections } from '../gateway/certificates.ts';
-import { findWarnings, Gateway, linesOf } from '../gateway/gateway.ts';
+import { Gateway } from '../gateway/gateway.ts';
 import { listen } from '../gateway/http-server.ts';
+import { findWarnings, linesOf } from '../gateway/readiness.ts';
 import { FileKeySource } from '../keys/file-key-source.ts';
 import { identityFileOf } from '../ledger/identity-file.ts';
 import { DEFAULT_LAYERS } from '../ledger/record-id.ts';
@@ -82,8 +83,8 @@ function layerChecks({ idempotency: { layer } }: Config): Report['checks'] {
 async function checkAll(config: Config, identityFile: string): Promise<Report> {
   const tools = { clock: systemClock, logger: createLogger('silent'), identityFile };
   const gateway = await Gateway.open(config, tools);
-  const checks = (await gateway.checks()).filter(({ name }) => name !== 'draining');
-  const warnings = [...(await gateway.checkWarnings()), ...(await portWarnings(config))];
+  const checks = (await gateway.readiness.checks()).filter(({ name }) => name !== 'draining');
+  const warnings = [...(await gateway.readiness.checkWarnings()), ...(await portWarnings(config))];
   await gateway.shutdownNow();
   return {
     checks: checks.map(({ name, ok, detail }) => ({ name, result: ok ? 'ok' : 'failed', detail })),

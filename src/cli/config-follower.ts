@@ -30,7 +30,7 @@ export function followConfigFile(
       logger.warn({ options: reload.needsRestart }, 'the changed configuration needs a restart');
     // New operations may have a dangerous policy, or lack a name that a secret key has as a scope.
     if (reload.changed.includes('operations'))
-      for (const warning of await gateway.warnings().catch(() => []))
+      for (const warning of await gateway.readiness.warnings().catch(() => []))
         logger.warn({ warning }, 'something needs attention');
   };
   const apply = (changed: Config) => gateway.reload(changed);

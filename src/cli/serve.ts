@@ -63,8 +63,8 @@ export async function startGateway(
       gateway.metrics.configWarnings.set({ about: 'configuration' }, configFile?.warnings().length ?? 0),
     );
     const { metrics, desk } = gateway;
-    const checks = async () => [...(await gateway.checks()), ...configChecks(configFile)];
-    const parts = { metrics, desk, checks };
+    const checks = async () => [...(await gateway.readiness.checks()), ...configChecks(configFile)];
+    const parts = { metrics, desk, readiness: { checks } };
     const admin = await openAdminPort(config, parts, { clock: systemClock, logger });
     // After everything that may fail: a start that fails cuts the connections that it has accepted.
     const port = await gateway.listen(inherited);
@@ -72,7 +72,8 @@ export async function startGateway(
       void gateway.reloadKeys();
       void configFile?.reload();
     };
-    for (const warning of await gateway.warnings()) logger.warn({ warning }, 'something needs attention');
+    for (const warning of await gateway.readiness.warnings())
+      logger.warn({ warning }, 'something needs attention');
     const { mode } = config.idempotency;
     logger.info({ port, adminPort: admin.port, mode, ...thisBuild() }, 'listening');
     // Whoever waits for this line should not wait for the next regular flush too.

@@ -9,8 +9,10 @@ import { listen } from './http-server.ts';
 import { OverviewSource } from './overview.ts';
 
 /** What a gateway shows on its admin port. */
-interface AdminPortParts extends Pick<AdminSource, 'checks' | 'desk'> {
+interface AdminPortParts {
   metrics: Metrics;
+  desk: AdminSource['desk'];
+  readiness: Pick<AdminSource, 'checks'>;
 }
 
 /** Opens the admin port of a gateway. @throws the operating system's error */
@@ -20,7 +22,7 @@ export async function openAdminPort(
   { clock, logger }: { clock: Clock; logger: Logger },
 ): Promise<{ port: number; close(): Promise<void> }> {
   const { metrics, desk } = parts;
-  const checks = () => parts.checks();
+  const checks = () => parts.readiness.checks();
   const overview = new OverviewSource({ ...config.idempotency, metrics, checks, clock });
   const source: AdminSource = {
     checks,

@@ -80,7 +80,8 @@ export async function createGateway(config: GatewayConfig, options: GatewayOptio
   const { identityFile } = checked.store;
   const gateway = await RunningGateway.open(checked, { clock: systemClock, logger, identityFile });
   gateway.watchStore();
-  for (const warning of await gateway.warnings()) logger.warn({ warning }, 'something needs attention');
+  for (const warning of await gateway.readiness.warnings())
+    logger.warn({ warning }, 'something needs attention');
   let admin: Awaited<ReturnType<typeof openAdminPort>> | undefined;
   return {
     app: express().use((req, res) => gateway.app.handle(req, res)),
@@ -91,7 +92,7 @@ export async function createGateway(config: GatewayConfig, options: GatewayOptio
       logger.info({ port, adminPort }, 'listening');
       return { port, adminPort };
     },
-    checks: () => gateway.checks(),
+    checks: () => gateway.readiness.checks(),
     metrics: () => gateway.metrics.text(),
     close: async () => {
       await gateway.shutdown();

@@ -142,7 +142,7 @@ describe('a gateway that observes', () => {
   it('says so at the start, on /readyz and in its metrics', async () => {
     const stack = await observing();
     const warning = expect.stringMatching(/^idempotency\.mode is observe: nothing is protected/);
-    expect(await stack.gateway.warnings()).toContainEqual(
+    expect(await stack.gateway.readiness.warnings()).toContainEqual(
       expect.stringMatching(/^operations: idempotency\.mode is observe: nothing is protected/),
     );
     const ready = await send(stack.adminUrl, { path: '/readyz' });

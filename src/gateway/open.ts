@@ -1,0 +1,306 @@
+import type { Socket } from 'node:net';
+import { isDeepStrictEqual } from 'node:util';
+import { Executor } from '../backend/executor.ts';
+import { MAX_PROBE_BYTES, probeKey } from '../backend/key-probe.ts';
+import { lookUp } from '../backend/lookup.ts';
+import { createPassthrough } from '../backend/passthrough.ts';
+import { Slots } from '../backend/slots.ts';
+import type { Config } from '../config/schema.ts';
+import { Desk } from '../doubts/desk.ts';
+import { LOOKUPS_AT_ONCE, type Lookup, Lookups } from '../doubts/lookups.ts';
+import { Engine } from '../idempotency/engine.ts';
+import { hopOf } from '../idempotency/hops.ts';
+import { Observation } from '../idempotency/observation.ts';
+import { Authenticator } from '../keys/authenticate.ts';
+import { FileKeySource } from '../keys/file-key-source.ts';
+import type { KeySource } from '../keys/key-source.ts';
+import { UpstreamKeySource } from '../keys/upstream-key-source.ts';
+import { measured } from '../ledger/measured.ts';
+import { openLedger, openRedis } from '../ledger/open-store.ts';
+import { StoreWatch, storeIdOf } from '../ledger/store-watch.ts';
+import { ClientTls } from '../lib/client-tls.ts';
+import type { Clock } from '../lib/clock.ts';
+import { Access } from '../telemetry/access.ts';
+import type { Logger } from '../telemetry/logger.ts';
+import { Metrics } from '../telemetry/metrics.ts';
+import { Observer } from '../telemetry/observer.ts';
+import type { Tracing } from '../telemetry/tracing.ts';
+import { Lifecycle } from './admission.ts';
+import { AppVersions } from './app.ts';
+import { Certificates } from './certificates.ts';
+import { findClient, trustOf } from './client-address.ts';
+import { DoubtGauges } from './doubt-gauges.ts';
+import { backendHeaders } from './forward.ts';
+import { showConfig, showState } from './gauges.ts';
+import { createHttpServer } from './http-server.ts';
+import type { ListenerTls } from './tls-server.ts';
+import { Upgrades } from './upgrades.ts';
+
+export interface GatewayTools {
+  clock: Clock;
+  logger: Logger;
+  /** Where the store's mark is noted, see ledger/identity-file.ts. Default: the store is not watched. */
+  identityFile?: string | undefined;
+}
+
+/** The parts that `Gateway` needs for readiness and shutdown. */
+export type Parts = Awaited<ReturnType<typeof openParts>>;
+
+/** More requests may be observed than sent at once, because the store answers some of them later. */
+const OBSERVED_LATER = 1000;
+
+/** How long a shutdown waits for the last observations. */
+const OBSERVED_WITHIN_MS = 2000;
+
+/** How often the log says that a shutdown waits for the store. */
+const LOG_EVERY_MS = 2000;
+
+/**
+ * Opens and connects everything that one gateway is made of, from top to bottom. The server does not listen yet.
+ *
+ * @returns the parts. `closing` closes them in reverse order: it aborts running requests, whose keys are then in doubt, waits for
+ *   pending writes up to `shutdown.completeMs`, and then closes the store
+ * @throws {Error} with a message for the operator if the store or the keys cannot be opened
+ */
+export async function openParts(config: Config, tools: GatewayTools) {
+  const closing = new AsyncDisposableStack();
+  try {
+    return { ...(await openInto(closing, config, tools)), closing };
+  } catch (error) {
+    await closing.disposeAsync();
+    throw error;
+  }
+}
+
+async function openInto(closing: AsyncDisposableStack, config: Config, tools: GatewayTools) {
+  const { clock, logger } = tools;
+  const { listen, upstream, idempotency } = config;
+  const { maxStoredBytes, mode, layer, countDoubtsEveryMs: everyMs } = idempotency;
+  const metrics = new Metrics();
+  const observer = new Observer(metrics, logger);
+
+  // What may fail. Tracing is first, because it fails if the operator has not installed what it needs.
+  const tracing = await openTracing(config, metrics, tools);
+  closing.defer(() => tracing?.close());
+  const certificates = new Certificates({ clock, logger, metrics });
+  closing.defer(() => certificates.close());
+  const listenerTls: ListenerTls | undefined = listen.tls && {
+    certificate: await certificates.open('listen.tls', listen.tls),
+    minVersion: listen.tls.minVersion,
+    handshakeTimeoutMs: config.limits.headerTimeoutMs,
+    onHandshakeFailed: (reason, code) => {
+      metrics.handshakesFailed.inc({ reason });
+      // Everyone can make a handshake fail, so it is a line only at this level.
+      logger.debug({ reason, code }, 'a TLS handshake failed');
+    },
+  };
+  const upstreamTls =
+    upstream.tls &&
+    new ClientTls(await certificates.open('upstream.tls', upstream.tls), upstream.tls.serverName);
+  const ofBackend = { clock, tracing, upstreamTls };
+  const keys = await openKeys(config, ofBackend, observer, closing);
+  closing.defer(() => keys.close());
+  const openCertificate: Certificates['open'] = (name, paths) => certificates.open(name, paths);
+  const ledger = await openLedger(config, clock, {
+    onUnreplicated: () => observer.unreplicated(),
+    onClockStep: (stepMs) => observer.clockStepped(stepMs),
+    onWriterReplaced: (error) => observer.writerReplaced(error),
+    onCommitted: (ms) => observer.committed(ms),
+    openCertificate,
+  });
+  let watch: StoreWatch | undefined;
+  const store = measured(ledger, clock, observer, () => watch?.refusal);
+  closing.defer(() => store.close());
+  if (ledger.usage) metrics.trackUsage(() => ledger.usage);
+  const { identityFile: file } = tools;
+  if (file !== undefined) watch = await StoreWatch.of(config, { file, store, clock, logger });
+  closing.defer(() => watch?.close());
+  const storeId = await storeIdOf(store, mode, watch);
+  const rateLimiter = await openRateLimiter(config, clock, observer, openCertificate);
+  closing.defer(() => rateLimiter?.close());
+
+  // The engine, and how it reaches the backend.
+  const slots = new Slots(upstream, clock);
+  const executor = new Executor(upstream, maxStoredBytes, clock, upstreamTls);
+  // Lookups use other connections, because they have to work while every slot is taken.
+  const lookupConnections = { ...upstream, maxConnections: LOOKUPS_AT_ONCE };
+  const lookupExecutor = new Executor(lookupConnections, maxStoredBytes, clock, upstreamTls);
+  const asking = { executor: lookupExecutor, tracing };
+  const doubtGauges = new DoubtGauges({ store, metrics, clock, logger, everyMs });
+  observer.onResolved = () => doubtGauges.resolved();
+  const lookups = new Lookups(store, layer, lookupsOf(config, asking), observer, clock);
+  const options = { ...idempotency, leaseMs: config.lock.leaseMs };
+  const engine = new Engine(store, slots, options, observer, clock, lookups);
+  // If there is one, no request goes through the engine.
+  const mostOpen = upstream.maxConnections + OBSERVED_LATER;
+  const observation =
+    mode === 'observe' ? new Observation(store, { ...options, mostOpen }, observer, clock) : undefined;
+  const desk = new Desk(store, { ...options, clock }, (recordId, resolution) =>
+    observer.resolved(recordId, resolution),
+  );
+  closing.defer(() => untilStored(engine, observation, config, logger));
+  closing.defer(() => doubtGauges.close());
+  // The executors are gone by then, so that no lookup is still running.
+  closing.defer(() => lookups.close());
+  closing.defer(() => lookupExecutor.destroy());
+  closing.defer(() => executor.destroy());
+
+  // Requests that the engine does not execute.
+  const lifecycle = new Lifecycle();
+  const headersOf = backendHeaders(config);
+  const draining = () => lifecycle.draining;
+  const passthrough = createPassthrough({ upstream, tls: upstreamTls, headersOf, draining });
+  closing.defer(() => passthrough.close());
+  const authenticator = new Authenticator(keys, config.auth, clock);
+  const upgrades = new Upgrades(passthrough, authenticator, keys, clock);
+
+  // The path of a request, and the server that requests arrive at.
+  const trust = trustOf(listen.trustedProxies);
+  const clientOf: ConstructorParameters<typeof Access>[0]['clientOf'] = (req) => findClient(req, trust);
+  const access = new Access({ clock, logger, metrics, tracing, clientOf });
+  const versions = new AppVersions(config, {
+    ...{ access, lifecycle, authenticator, engine, observation, observer, metrics, logger },
+    hop: () => hopOf(layer, storeId()),
+    ...{ slots, executor, passthrough, upgrades, headersOf, rateLimiter },
+  });
+  const { app } = versions;
+  // Of later responses than those that `endKeepAlive` finds open, `admit` makes that they close their connections.
+  const { server, endKeepAlive, limit } = createHttpServer({
+    limits: config.limits,
+    tls: listenerTls,
+    app,
+    onMalformed: ({ code }) => {
+      metrics.requests.inc({ operation: 'none', outcome: code });
+      logger.info({ outcome: code }, 'malformed request');
+    },
+    onConnectionRefused: () => metrics.connectionsRefused.inc(),
+    onUpgrade: (req, socket, head) => upgrades.handle(app, req, socket as Socket, head),
+  });
+  closing.defer(() => {
+    server.close();
+    server.closeAllConnections();
+  });
+
+  showConfig(metrics, config);
+  showState(metrics, { clock, engine, keys, passthrough, slots, watch });
+
+  /** Puts `operations`, `limits`, `log` and `metrics` in force for requests that begin from now on. Changes nothing if it throws. */
+  const reload = (changed: Config) => {
+    const putInForce = versions.prepare(changed);
+    const changedLookups = lookupsOf(changed, asking, lookups.byOperation);
+    // From here on nothing waits and nothing throws, so that no request meets half of the new configuration.
+    showConfig(metrics, changed);
+    logger.level = changed.log.level;
+    limit(changed.limits);
+    lookups.replace(changedLookups);
+    putInForce();
+  };
+  return {
+    ...{ metrics, certificates, keys, store, watch, upstreamTls, engine, lookups, doubtGauges, observation },
+    ...{ desk, lifecycle, access, upgrades, app, server, endKeepAlive, reload },
+  };
+}
+
+/** Undefined: tracing is off, and requests keep the traces that they come with. OpenTelemetry is loaded only if spans are sent somewhere. */
+async function openTracing(
+  { tracing, upstream }: Config,
+  metrics: Metrics,
+  { clock, logger }: GatewayTools,
+): Promise<Tracing | undefined> {
+  const { endpoint, begin } = tracing;
+  if (endpoint === undefined && !begin) return undefined;
+  const { Tracing } = await import('../telemetry/tracing.ts');
+  if (endpoint === undefined) return new Tracing(tracing);
+  const { openRecorder } = await import('../telemetry/span-export.ts');
+  const tools = { metrics, logger, clock, upstream: upstream.url };
+  return new Tracing(tracing, await openRecorder({ ...tracing, endpoint }, tools));
+}
+
+/** Probes of secret keys have their own connections to the backend, because they have to work while every slot is taken. */
+async function openKeys(
+  { auth, upstream }: Config,
+  {
+    clock,
+    tracing,
+    upstreamTls,
+  }: { clock: Clock; tracing?: Tracing | undefined; upstreamTls?: ClientTls | undefined },
+  observer: Observer,
+  closing: AsyncDisposableStack,
+): Promise<KeySource> {
+  const { keys: options, pepper } = auth;
+  if (options.source === 'file') {
+    const { path } = options;
+    return await FileKeySource.open({ path, pepper, onReload: (reload) => observer.keysReloaded(reload) });
+  }
+  const connections = { ...upstream, maxConnections: options.maxProbes };
+  const executor = new Executor(connections, MAX_PROBE_BYTES, clock, upstreamTls);
+  closing.defer(() => executor.destroy());
+  return new UpstreamKeySource({
+    ...options,
+    clock,
+    probe: (secret) => probeKey(executor, options, secret, tracing?.beginOwn('key_probe', options.path)),
+    probed: (result) => observer.keyProbed(result),
+    failed: (reason) => observer.keysUnchecked(reason),
+    merchantChanged: (from, to) => observer.merchantChanged(from, to),
+  });
+}
+
+/** Undefined: merchants may send any number of requests. The library takes time to load. */
+async function openRateLimiter(
+  { limits: { perMerchant }, store }: Config,
+  clock: Clock,
+  observer: Observer,
+  openCertificate: Certificates['open'],
+) {
+  if (!perMerchant) return undefined;
+  const { RateLimiter } = await import('./rate-limiter.ts');
+  return new RateLimiter({
+    clock,
+    redis: await openRedis(store, perMerchant.timeoutMs, openCertificate),
+    prefix: store.kind === 'redis' ? store.prefix : '',
+    onShared: (isShared, reason) => observer.limitsShared(isShared, reason),
+  });
+}
+
+/**
+ * The lookup of each operation with `inDoubt: lookup`, by operation name.
+ *
+ * @param known earlier lookups. One whose options are unchanged stays the same object, so that its running questions count
+ */
+function lookupsOf(
+  { operations }: Config,
+  { executor, tracing }: { executor: Executor; tracing: Tracing | undefined },
+  known: ReadonlyMap<string, Lookup> = new Map(),
+): Map<string, Lookup> {
+  const lookups = new Map<string, Lookup>();
+  for (const { name, idempotency } of operations) {
+    const { lookup } = idempotency;
+    if (!lookup) continue;
+    const { ask, ...options } = known.get(name) ?? {};
+    const unchanged = isDeepStrictEqual(options, lookup) ? known.get(name) : undefined;
+    const askOnce: Lookup['ask'] = (transaction) =>
+      // The path is that of the configuration: filled in, it would contain the idempotency key.
+      lookUp(executor, lookup, transaction, tracing?.beginOwn('lookup', lookup.path));
+    const made = { ...lookup, ask: askOnce };
+    lookups.set(name, unchanged ?? made);
+  }
+  return lookups;
+}
+
+/** Waits for pending writes: merchants may have responses that the store has not acknowledged. */
+async function untilStored(
+  engine: Engine,
+  observation: Observation | undefined,
+  { shutdown: { completeMs } }: Config,
+  logger: Logger,
+): Promise<void> {
+  const log = () => {
+    const writes = engine.pendingWrites;
+    const message = 'waiting for the store to take the last writes before this process ends';
+    if (writes > 0) logger.warn({ writes, completeMs }, message);
+  };
+  const timer = setInterval(log, LOG_EVERY_MS);
+  await engine.close(completeMs);
+  await observation?.close(Math.min(completeMs, OBSERVED_WITHIN_MS));
+  clearInterval(timer);
+}
