@@ -159,7 +159,7 @@ describe('documents', () => {
     expect(ours.filter(({ target }) => leadsNowhere(target))).toEqual([]);
   });
 
-  it('of decisions have a number, a status and a date, and the sources name no others', () => {
+  it('of decisions have a number, a status, a date and a line in the index, and the sources name no others', () => {
     for (const path of ADRS) {
       const [, number] = path.match(/^docs\/adr\/0*(\d+)-[a-z-]+\.md$/) ?? [];
       expect(read(path), path).toMatch(
@@ -167,6 +167,11 @@ describe('documents', () => {
           `^# ${number}\\. .+\n\n\\*\\*Status\\.\\*\\* (?:Accepted|Replaced by ADR \\d+), \\d{4}-\\d\\d-\\d\\d\\.`,
         ),
       );
+    }
+    const index = read('docs/adr/README.md');
+    for (const path of ADRS) {
+      const [, title] = read(path).match(/^# (.+)$/m) ?? [];
+      expect(index).toContain(`| [${title}](${path.slice('docs/adr/'.length)})`);
     }
     const numbers = ADRS.map((path) => Number(path.match(/\d+/)?.[0]));
     expect(numbers.sort((a, b) => a - b)).toEqual(numbers.map((_, at) => at + 1));
