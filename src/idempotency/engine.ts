@@ -192,7 +192,7 @@ export class Engine {
     return await this.#executions.readInstead(call, REFUSES);
   }
 
-  /** Makes this call the owner of a key in doubt. It is then sent a second time. */
+  /** Takes a slot, and restarts a key in doubt. */
   async #restart(call: Call, lead: Lead): Promise<Found> {
     if (this.#closing) return { kind: 'closing' };
     const { refusing } = this.#store;

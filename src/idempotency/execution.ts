@@ -78,7 +78,6 @@ export class Executions {
     return this.#running.count;
   }
 
-  /** Writes that are repeated because the store has not answered. */
   get pendingWrites(): number {
     return this.#pending.count;
   }
@@ -109,7 +108,7 @@ export class Executions {
     }
   }
 
-  /** Makes this call the owner of a record in doubt. It is then sent a second time. */
+  /** Makes this call the owner of a record in doubt, so that it is sent a second time. Releases the slot unless it succeeds. */
   async restart(call: Call, slot: Slot): Promise<Found> {
     const execution = newExecution(call, this.#random.token());
     const maySend = fenceFrom(this.#clock, this.#options.leaseMs);
@@ -304,10 +303,6 @@ export class Executions {
     }
   }
 
-  /**
-   * Waits for pending writes, at most `ms`: responses that merchants already have, and starts to be taken back. Gives up
-   * the writes that are pending then.
-   */
   async close(ms: number): Promise<void> {
     await this.#pending.close(ms);
     this.#renewals.close();

@@ -97,7 +97,6 @@ export class Ledger {
     this.#cipher = cipher;
   }
 
-  /** What the store uses, if it is on this machine. */
   get usage(): StoreUsage | undefined {
     return this.#register.usage;
   }
@@ -112,7 +111,6 @@ export class Ledger {
     return this.#register.connection;
   }
 
-  /** Calls `act` each time when a new connection can be used. */
   onConnected(act: () => void): void {
     this.#register.onConnected?.(act);
   }

@@ -103,7 +103,6 @@ export type Closed = 'no' | 'starts' | 'all';
 export interface Register {
   /** Writes wait for replicas. A read whose answer must survive a failover says so with `mustLast`. */
   readonly replicates: boolean;
-  /** What the store uses, if it is on this machine. */
   readonly usage?: StoreUsage | undefined;
   /** Why creates are refused now, as far as the register knows without a command. */
   readonly refusing?: string | undefined;

@@ -227,7 +227,6 @@ export class RedisRegister implements Register {
     return this.commands.call(() => countOpen(this, options));
   }
 
-  /** Rebuilds the index of open records from all records, in small steps. `report` gets how many keys were read. */
   repairIndex(report: (keys: number) => void): Promise<void> {
     return this.commands.call(() => repairIndex(this, report));
   }

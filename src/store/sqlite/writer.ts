@@ -100,7 +100,6 @@ export class Writer {
     this.#options = options;
   }
 
-  /** Commands that wait for the end of the transaction before theirs. */
   get queued(): number {
     return this.#queue.length;
   }
