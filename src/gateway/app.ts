@@ -23,8 +23,8 @@ import { OperationsHistory } from '../requests/history.ts';
 import { identify, type Operations } from '../requests/operations.ts';
 import { PublicPaths } from '../requests/public-paths.ts';
 import type { Access } from '../telemetry/access.ts';
+import type { Emit } from '../telemetry/emit.ts';
 import type { Logger } from '../telemetry/logger.ts';
-import type { Observer } from '../telemetry/observer.ts';
 import { admit, checkHead, type Lifecycle } from './admission.ts';
 import { Forwarder, type ForwarderOptions } from './forward.ts';
 import type { App } from './http-server.ts';
@@ -40,7 +40,7 @@ export interface AppParts extends Omit<ForwarderOptions, 'limits'> {
   engine: Engine;
   hop(): string | undefined;
   observation: Observation | undefined;
-  observer: Observer;
+  emit: Emit;
   logger: Logger;
   rateLimiter: RateLimiter | undefined;
 }
@@ -152,17 +152,15 @@ export class AppVersions {
   }
 
   #protect(limits: BodyLimits, forward: Forwarder): Middleware {
-    const { engine, hop, observation, observer, metrics } = this.#parts;
+    const { engine, hop, observation, emit } = this.#parts;
     const { headers, layer } = this.#config.idempotency;
-    const unprotected = (operation: string) => metrics.unprotected.inc({ operation });
     if (observation)
       return observe({
         observation,
         layer,
         headers,
         takeBody: (req, res) => takeBody(req, res, limits),
-        unprotected,
-        observed: (operation, would) => observer.observed(operation, would),
+        emit,
       });
     return protect({
       engine,
@@ -171,8 +169,7 @@ export class AppVersions {
       headers,
       takeBody: (req, res) => takeWholeBody(req, res, limits),
       send: (req, maySend) => forward.send(req, maySend),
-      unprotected,
-      handled: (operation, result) => observer.handled(operation, result.kind),
+      emit,
     });
   }
 }

@@ -21,6 +21,7 @@ import { StoreWatch, storeIdOf } from '../ledger/store-watch.ts';
 import { ClientTls } from '../lib/client-tls.ts';
 import type { Clock } from '../lib/clock.ts';
 import { Access } from '../telemetry/access.ts';
+import { Events } from '../telemetry/emit.ts';
 import type { Logger } from '../telemetry/logger.ts';
 import { Metrics } from '../telemetry/metrics.ts';
 import { Observer } from '../telemetry/observer.ts';
@@ -77,6 +78,8 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   const { listen, upstream, idempotency } = config;
   const { maxStoredBytes, mode, layer, countDoubtsEveryMs: everyMs } = idempotency;
   const metrics = new Metrics();
+  const events = new Events(logger, metrics);
+  const { emit } = events;
   const observer = new Observer(metrics, logger);
 
   // What may fail. Tracing is first, because it fails if the operator has not installed what it needs.
@@ -130,11 +133,11 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   observer.onResolved = () => doubtGauges.resolved();
   const lookups = new Lookups(store, layer, lookupsOf(config, asking), observer, clock);
   const options = { ...idempotency, leaseMs: config.lock.leaseMs };
-  const engine = new Engine(store, slots, options, observer, clock, lookups);
+  const engine = new Engine(store, slots, options, emit, clock, lookups);
   // If there is one, no request goes through the engine.
   const mostOpen = upstream.maxConnections + OBSERVED_LATER;
   const observation =
-    mode === 'observe' ? new Observation(store, { ...options, mostOpen }, observer, clock) : undefined;
+    mode === 'observe' ? new Observation(store, { ...options, mostOpen }, emit, clock) : undefined;
   const desk = new Desk(store, { ...options, clock }, (recordId, resolution) =>
     observer.resolved(recordId, resolution),
   );
@@ -159,7 +162,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   const clientOf: ConstructorParameters<typeof Access>[0]['clientOf'] = (req) => findClient(req, trust);
   const access = new Access({ clock, logger, metrics, tracing, clientOf });
   const versions = new AppVersions(config, {
-    ...{ access, lifecycle, authenticator, engine, observation, observer, metrics, logger },
+    ...{ access, lifecycle, authenticator, engine, observation, emit, metrics, logger },
     hop: () => hopOf(layer, storeId()),
     ...{ slots, executor, passthrough, upgrades, headersOf, rateLimiter },
   });

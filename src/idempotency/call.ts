@@ -1,7 +1,7 @@
 import type { BackendResponse, Exchange } from '../lib/exchange.ts';
 import type { Spans } from '../lib/trace.ts';
 import type { Execution } from '../store/contract.ts';
-import type { AnswerDigest, Decision, StatusPolicy } from './outcome.ts';
+import type { Decision, StatusPolicy } from './outcome.ts';
 
 export interface EngineOptions {
   /** How long the lease lives without being renewed. */
@@ -58,23 +58,3 @@ export type Result =
   | { kind: 'overloaded' }
   /** The engine is closing or closed. This request sent nothing. */
   | { kind: 'closing' };
-
-/** What the log says about a request with a key. */
-export type Named = Pick<Call, 'recordId' | 'merchant' | 'operation' | 'traceId'>;
-
-/** Events of the engine, for metrics and the log. */
-export interface EngineObserver {
-  /** @param cause `status`: the backend answered with one of the operation's `unknown` statuses */
-  inDoubt(call: Call, cause: 'timeout' | 'connection' | 'status', reason: string): void;
-  /** A write was refused because another token owns the record. */
-  stale(write: 'renew' | 'complete' | 'release' | 'in_doubt', call: Named): void;
-  /** The backend's response was refused as stale: the key has another result by now. */
-  lateAnswer(call: Call, late: AnswerDigest, stored: AnswerDigest): void;
-  /** Under `inDoubt: retry`: the request is sent to the backend once more. */
-  sendsAgain(call: Call): void;
-  leaseLost(call: Named): void;
-  /** The merchant gets the response before it is stored. The write is repeated in the background. */
-  completeLate(call: Call, cause: unknown): void;
-  /** The response was sent and never stored: the key is in doubt unless a pending write still arrives. */
-  completeGivenUp(call: Call): void;
-}

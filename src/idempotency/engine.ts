@@ -5,7 +5,8 @@ import { InFlightCounter, UnorderedList } from '../lib/collections.ts';
 import type { Slot, SlotSource } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
 import type { Step } from '../lib/trace.ts';
-import type { Call, EngineObserver, EngineOptions, Result } from './call.ts';
+import type { Emit } from '../telemetry/emit.ts';
+import type { Call, EngineOptions, Result } from './call.ts';
 import { Duplicates, type Lead } from './duplicates.ts';
 import { Executions, type Found, type Started } from './execution.ts';
 import { WriteGate } from './write-gate.ts';
@@ -38,7 +39,7 @@ export class Engine {
     store: Store,
     slots: SlotSource,
     options: EngineOptions,
-    observer: EngineObserver,
+    emit: Emit,
     clock: Clock,
     lookups?: DoubtLookups,
     random: Random = systemRandom,
@@ -50,7 +51,7 @@ export class Engine {
     this.#lookups = lookups;
     this.#gate = new WriteGate(clock);
     this.#duplicates = new Duplicates(clock);
-    this.#executions = new Executions(store, options, observer, clock, random, this.#gate, lookups);
+    this.#executions = new Executions(store, options, emit, clock, random, this.#gate, lookups);
   }
 
   /** Duplicates that wait for another request's result. */

@@ -12,7 +12,8 @@ import {
   StoreUnavailable,
   UnreadableRecord,
 } from '../store/contract.ts';
-import type { Call, EngineObserver, EngineOptions, Result } from './call.ts';
+import type { Emit } from '../telemetry/emit.ts';
+import type { Call, EngineOptions, Result } from './call.ts';
 import { fenceFrom, Renewals } from './lease.ts';
 import { causeOf, completionOf, decideFor, digestOf } from './outcome.ts';
 import { PendingWrites } from './pending-writes.ts';
@@ -45,7 +46,7 @@ export type Found = Started | PeekAnswer | NotStarted;
 export class Executions {
   readonly #store: Store;
   readonly #options: EngineOptions;
-  readonly #observer: EngineObserver;
+  readonly #emit: Emit;
   readonly #clock: Clock;
   readonly #random: Random;
   readonly #gate: WriteGate;
@@ -57,7 +58,7 @@ export class Executions {
   constructor(
     store: Store,
     options: EngineOptions,
-    observer: EngineObserver,
+    emit: Emit,
     clock: Clock,
     random: Random,
     gate: WriteGate,
@@ -65,13 +66,13 @@ export class Executions {
   ) {
     this.#store = store;
     this.#options = options;
-    this.#observer = observer;
+    this.#emit = emit;
     this.#clock = clock;
     this.#random = random;
     this.#gate = gate;
     this.#lookups = lookups;
     this.#pending = new PendingWrites(clock);
-    this.#renewals = new Renewals({ store, leaseMs: options.leaseMs, observer, clock });
+    this.#renewals = new Renewals({ store, leaseMs: options.leaseMs, emit, clock });
   }
 
   get running(): number {
@@ -117,7 +118,7 @@ export class Executions {
       const answer = await this.#store.restart(execution);
       step?.end(answer);
       if (answer === 'ok') {
-        this.#observer.sendsAgain(call);
+        this.#emit('sent_again', call);
         return { kind: 'started', execution, slot, maySend, again: true };
       }
       // The record is not in doubt. If its owner is dead, `start` marks it in doubt. Otherwise `start` answers what it means now.
@@ -207,7 +208,7 @@ export class Executions {
       write: () => this.#store.complete(execution, completion, wasTold),
       ended: (answer: Fenced | undefined) => {
         stopRenewing();
-        if (answer === undefined) this.#observer.completeGivenUp(call);
+        if (answer === undefined) this.#emit('complete_given_up', call);
         if (answer === 'stale') void this.#refused(call, completion);
       },
     };
@@ -222,7 +223,8 @@ export class Executions {
     void repeated.then(ended);
     const answer = await within(this.#clock, repeated, this.#options.completeRetryMs);
     if (answer !== undefined) return answer;
-    this.#observer.completeLate(call, cause);
+    const reason = cause instanceof Error ? cause.message : 'no answer';
+    this.#emit('complete_late', { ...call, reason });
     return 'late';
   }
 
@@ -232,31 +234,32 @@ export class Executions {
 
   /** The result of this execution was refused: the key has another one by now. */
   async #refused(call: Call, completion: Completion): Promise<void> {
-    this.#observer.stale('complete', call);
+    this.#emit('stale', { ...call, write: 'complete' });
     const stored = await this.#store
       .get(call.recordId)
       .then(digestOf, () => ({ state: 'unreadable' as const }));
-    this.#observer.lateAnswer(call, digestOf({ state: 'completed', completion }), stored);
+    const late = digestOf({ state: 'completed', completion });
+    this.#emit('late_answer', { ...call, late, stored });
   }
 
   /** The backend surely did not execute. */
   async #release(call: Call, execution: Execution): Promise<void> {
     try {
       const answer = await this.#store.release(execution);
-      if (answer === 'stale') this.#observer.stale('release', call);
+      if (answer === 'stale') this.#emit('stale', { ...call, write: 'release' });
     } catch {
       void this.#repeat(() => this.#store.release(execution));
     }
   }
 
   async #leaveInDoubt(call: Call, execution: Execution, exchange: Exchange): Promise<void> {
-    const cause = causeOf(exchange);
+    const reason = causeOf(exchange);
     if (exchange.kind === 'unknown')
-      this.#observer.inDoubt(call, exchange.timedOut ? 'timeout' : 'connection', cause);
-    else if (exchange.kind !== 'not_sent') this.#observer.inDoubt(call, 'status', cause);
+      this.#emit('in_doubt', { ...call, cause: exchange.timedOut ? 'timeout' : 'connection', reason });
+    else if (exchange.kind !== 'not_sent') this.#emit('in_doubt', { ...call, cause: 'status', reason });
     // A failed write is not repeated: once the lease lapses, the key is in doubt.
-    const answer = await this.#store.markInDoubt(execution, cause.slice(0, MAX_CAUSE)).catch(() => 'ok');
-    if (answer === 'stale') this.#observer.stale('in_doubt', call);
+    const answer = await this.#store.markInDoubt(execution, reason.slice(0, MAX_CAUSE)).catch(() => 'ok');
+    if (answer === 'stale') this.#emit('stale', { ...call, write: 'in_doubt' });
     if (call.inDoubt === 'lookup') this.#lookups?.lookUpLater(call, execution.token);
   }
 

@@ -2,7 +2,7 @@ import type { Store } from '../ledger/ledger.ts';
 import { type Clock, momentOf, sinceMs } from '../lib/clock.ts';
 import { UnorderedList } from '../lib/collections.ts';
 import type { Owner } from '../store/contract.ts';
-import type { EngineObserver, Named } from './call.ts';
+import type { Emit, Told } from '../telemetry/emit.ts';
 
 /**
  * The last-moment fence: returns a function that says whether the owner may still send. It must be made right before `start`
@@ -19,7 +19,7 @@ export function fenceFrom(clock: Clock, leaseMs: number): () => boolean {
 }
 
 interface Renewal {
-  call: Named;
+  call: Told<'lease_lost'>;
   owner: Owner;
   dueMs: number;
 }
@@ -27,7 +27,7 @@ interface Renewal {
 export interface RenewalParts {
   store: Store;
   leaseMs: number;
-  observer: Pick<EngineObserver, 'stale' | 'leaseLost'>;
+  emit: Emit;
   clock: Clock;
 }
 
@@ -42,7 +42,7 @@ export class Renewals {
   }
 
   /** Keeps the owner's lease until the returned function is called. */
-  keep(call: Named, owner: Owner): () => void {
+  keep(call: Renewal['call'], owner: Owner): () => void {
     const { leaseMs, clock } = this.#parts;
     const remove = this.#executions.add({ call, owner, dueMs: clock.monotonicMs() + leaseMs / 3 });
     if (!this.#cancel) this.#lookLater();
@@ -72,11 +72,11 @@ export class Renewals {
   /** The next renewal is due a third of the lease later, even if this one got no answer. */
   async #renew(execution: Renewal): Promise<void> {
     const { call, owner } = execution;
-    const { store, leaseMs, observer, clock } = this.#parts;
+    const { store, leaseMs, emit, clock } = this.#parts;
     execution.dueMs = Number.POSITIVE_INFINITY;
     const renewed = await store.renew(owner).catch(() => undefined);
     execution.dueMs = clock.monotonicMs() + leaseMs / 3;
-    if (renewed === 'stale') observer.stale('renew', call);
-    if (renewed === 'lost') observer.leaseLost(call);
+    if (renewed === 'stale') emit('stale', { ...call, write: 'renew' });
+    if (renewed === 'lost') emit('lease_lost', call);
   }
 }

@@ -4,7 +4,9 @@ import { InFlightCounter } from '../lib/collections.ts';
 import type { Exchange } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
 import type { Execution, Fenced, StartAnswer } from '../store/contract.ts';
-import type { Call, EngineObserver } from './call.ts';
+import type { Would } from '../telemetry/catalogue.ts';
+import type { Emit } from '../telemetry/emit.ts';
+import type { Call } from './call.ts';
 import { newExecution } from './execution.ts';
 import { Renewals } from './lease.ts';
 import { type Decision, decide, statusOf } from './outcome.ts';
@@ -12,40 +14,6 @@ import { PendingWrites } from './pending-writes.ts';
 
 /** One request with an idempotency key that is sent in any case. */
 export type ObservedCall = Omit<Execution, 'token'> & Pick<Call, 'statuses' | 'inDoubt'>;
-
-/**
- * What `mode: protect` would have done with a request that was sent. All but `executed`, `sent_again` and the last three are
- * duplicates that it would have stopped.
- */
-export const WOULD = [
-  /** Sent: the key is new. */
-  'executed',
-  /** The first request's result would have been replayed, or 409 response_not_stored if it is too large to be stored. */
-  'replayed',
-  /** It would have waited for the first request: its result, or 409 request_in_flight. */
-  'waited',
-  /** 422 idempotency_key_reused. */
-  'mismatch',
-  /** 409 outcome_unknown, or with `inDoubt: lookup` what the lookup says. */
-  'in_doubt',
-  /** Sent, although the first request may have been executed (`inDoubt: retry`). */
-  'sent_again',
-  /** 400 idempotency_key_invalid. */
-  'invalid_key',
-  /** 400 idempotency_key_required. */
-  'key_required',
-  /** 413 body_too_large. */
-  'body_too_large',
-] as const;
-export type Would = (typeof WOULD)[number];
-
-/** Why nothing is known of a request. `store`: it did not answer. `too_many`: it answers too slowly. */
-export const UNOBSERVED = ['store', 'too_many'] as const;
-
-export interface ObservationObserver extends Pick<EngineObserver, 'stale' | 'leaseLost'> {
-  observed(operation: string, would: Would): void;
-  unobserved(operation: string, reason: (typeof UNOBSERVED)[number]): void;
-}
 
 export interface ObservationOptions {
   leaseMs: number;
@@ -70,7 +38,7 @@ const REPEAT_FOR_MS = 30_000;
 export class Observation {
   readonly #store: Store;
   readonly #options: ObservationOptions;
-  readonly #observer: ObservationObserver;
+  readonly #emit: Emit;
   readonly #clock: Clock;
   readonly #random: Random;
   readonly #renewals: Renewals;
@@ -80,16 +48,16 @@ export class Observation {
   constructor(
     store: Store,
     options: ObservationOptions,
-    observer: ObservationObserver,
+    emit: Emit,
     clock: Clock,
     random: Random = systemRandom,
   ) {
     this.#store = store;
     this.#options = options;
-    this.#observer = observer;
+    this.#emit = emit;
     this.#clock = clock;
     this.#random = random;
-    this.#renewals = new Renewals({ store, leaseMs: options.leaseMs, observer, clock });
+    this.#renewals = new Renewals({ store, leaseMs: options.leaseMs, emit, clock });
     this.#pending = new PendingWrites(clock);
   }
 
@@ -100,7 +68,7 @@ export class Observation {
    */
   begin(call: ObservedCall, told: (would: Would) => void): (exchange: Exchange) => void {
     if (this.#open.count >= this.#options.mostOpen) {
-      this.#observer.unobserved(call.operation, 'too_many');
+      this.#emit('unobserved', { operation: call.operation, reason: 'too_many' });
       return () => {};
     }
     const { promise, resolve } = Promise.withResolvers<Ending>();
@@ -123,11 +91,11 @@ export class Observation {
       answer = await this.#store.start(execution);
     } catch {
       // If the start was written after all, the key is soon in doubt. That is right: nothing stores how the request ends.
-      this.#observer.unobserved(call.operation, 'store');
+      this.#emit('unobserved', { operation: call.operation, reason: 'store' });
       return;
     }
     const would = wouldOf(answer, call);
-    this.#observer.observed(call.operation, would);
+    this.#emit('observed', { operation: call.operation, would });
     told(would);
     if (answer.kind !== 'started') return;
     const stopRenewing = this.#renewals.keep(call, execution);

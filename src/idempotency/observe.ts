@@ -1,8 +1,10 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { contextOf, type Middleware } from '../lib/context.ts';
 import type { Taken } from '../requests/body.ts';
+import type { Would } from '../telemetry/catalogue.ts';
+import type { Emit } from '../telemetry/emit.ts';
 import { readKey } from './key.ts';
-import type { Observation, Would } from './observation.ts';
+import type { Observation } from './observation.ts';
 import { KeyedRequest } from './protect.ts';
 
 export interface ObserveOptions {
@@ -13,10 +15,7 @@ export interface ObserveOptions {
   headers: readonly string[];
   /** Reads the body into the request's context, unless it is too large. A problem: it did not arrive in time. */
   takeBody(req: IncomingMessage, res: ServerResponse): Taken | Promise<Taken>;
-  /** Called for a request without a key whose declared operation accepts one. */
-  unprotected(operation: string): void;
-  /** Called for a request that is sent although `mode: protect` would refuse it. */
-  observed(operation: string, would: Would): void;
+  emit: Emit;
 }
 
 /** `mode: observe`: passes every request on, and lets the forwarder observe those that `mode: protect` would handle. */
@@ -29,12 +28,12 @@ export function observe(options: ObserveOptions): Middleware {
     const { name } = identity.operation;
     const note = (would: Would) => {
       context.would = would;
-      options.observed(name, would);
+      options.emit('observed', { operation: name, would });
     };
     const reading = readKey(req.rawHeaders, options.headers);
     if (reading.kind === 'invalid') note('invalid_key');
     else if (reading.kind === 'none' && identity.keyRequired) note('key_required');
-    else if (reading.kind === 'none' && identity.isDeclared) options.unprotected(name);
+    else if (reading.kind === 'none' && identity.isDeclared) options.emit('unprotected', { operation: name });
     if (reading.kind !== 'key') return next();
     context.ignoredKeyHeaders = reading.ignored;
     const taken = await options.takeBody(req, res);

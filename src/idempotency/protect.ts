@@ -10,6 +10,7 @@ import {
 import type { Exchange } from '../lib/exchange.ts';
 import { type Problem, problem } from '../lib/problem.ts';
 import type { Spans } from '../lib/trace.ts';
+import type { Emit, Told } from '../telemetry/emit.ts';
 import { answerOf, sendAnswer } from './answer.ts';
 import type { Call, Result } from './call.ts';
 import type { Engine } from './engine.ts';
@@ -44,11 +45,16 @@ export interface ProtectOptions {
   ): Promise<Exchange>;
   /** Answers the merchant. Default: {@link sendAnswer}. */
   respond?: typeof sendAnswer;
-  /** Called for a request without a key whose declared operation accepts one. */
-  unprotected(operation: string): void;
-  /** Called with the result of each request with a key. */
-  handled(operation: string, result: Result): void;
+  emit: Emit;
 }
+
+/** The results that are counted as conflicts, and their labels. */
+const CONFLICTS: Partial<Record<Result['kind'], Told<'conflicts'>['kind']>> = {
+  in_flight: 'in_flight',
+  mismatch: 'mismatch',
+  in_doubt: 'in_doubt',
+  tombstone: 'not_stored',
+};
 
 const GONE = 'the merchant has left';
 
@@ -73,7 +79,7 @@ export function protect(options: ProtectOptions): Middleware {
       const detail = `The operation ${identity.operation.name} requires an idempotency key.`;
       return next(problem('idempotency_key_required', detail));
     }
-    if (identity.isDeclared) options.unprotected(identity.operation.name);
+    if (identity.isDeclared) options.emit('unprotected', { operation: identity.operation.name });
     next();
   };
 }
@@ -96,8 +102,11 @@ async function execute(
     context.done = false;
     const call = new MerchantCall(options, req, res, next, context, key);
     const result = await options.engine.handle(call);
-    options.handled(call.operation, result);
-    const { respond = sendAnswer } = options;
+    const { emit, respond = sendAnswer } = options;
+    const { operation } = call;
+    const kind = CONFLICTS[result.kind];
+    if (result.kind === 'replayed') emit('hits', { operation });
+    if (kind) emit('conflicts', { operation, kind });
     respond(res, context, answerOf(result), next);
   } catch (error) {
     // The engine returns its failures as results. Other errors do not change the state of the key.

@@ -17,6 +17,7 @@ import { isProblem, type Problem, problem, problemDocument, sendProblem } from '
 import { valuesOf } from '../requests/fields.ts';
 import { isSafe } from '../requests/options.ts';
 import { Access } from '../telemetry/access.ts';
+import { Events } from '../telemetry/emit.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
 import { Observer } from '../telemetry/observer.ts';
@@ -88,6 +89,7 @@ class Handlers {
   readonly #lifecycle = new Lifecycle();
   readonly #engine: Engine;
   readonly #lookups: Lookups;
+  readonly #events: Events;
   readonly #observer: Observer;
   readonly #doubtGauges: ReturnType<typeof shareStoreMetrics>;
   readonly #recordings = new WeakMap<ServerResponse, Recording>();
@@ -111,6 +113,7 @@ class Handlers {
       metrics: this.#metrics,
       clientOf: findClientInExpress,
     });
+    this.#events = new Events(this.#logger, this.#metrics);
     this.#observer = new Observer(this.#metrics, this.#logger);
     const { executing, queued, queueTimeoutMs } = policy.limits;
     const slots = new Slots({ maxConnections: executing, maxQueued: queued, queueTimeoutMs }, systemClock);
@@ -119,7 +122,7 @@ class Handlers {
     this.#lookups = new Lookups(records, policy.layer, lookups, this.#observer, systemClock);
     void this.#lookups.lookUpAbandoned(store.lifetimes.leaseMs);
     const engineOptions = { ...policy, ...store.lifetimes };
-    this.#engine = new Engine(records, slots, engineOptions, this.#observer, systemClock, this.#lookups);
+    this.#engine = new Engine(records, slots, engineOptions, this.#events.emit, systemClock, this.#lookups);
     this.#declareMetrics();
     const metrics = this.#metrics;
     const [logger, observer] = [this.#logger, this.#observer];
@@ -128,7 +131,7 @@ class Handlers {
   }
 
   middleware(): IdempotencyMiddleware {
-    const { operation, limits, headers, layer } = this.#policy;
+    const { limits, headers, layer } = this.#policy;
     const admitted = admit(this.#access, limits.inFlight, this.#lifecycle);
     const protectedBy = protect({
       engine: this.#engine,
@@ -139,8 +142,7 @@ class Handlers {
       takeBody: (req, res) => this.#takeBody(req, res),
       send: (req, maySend, res, next) => this.#run(req, maySend, res, next),
       respond: (res, _context, answer, next) => this.#respond(res, answer, next),
-      unprotected: () => this.#metrics.unprotected.inc({ operation }),
-      handled: (name, result) => this.#observer.handled(name, result.kind),
+      emit: this.#events.emit,
     });
     const middleware = (req: Request, res: ServerResponse, next: Next): void => {
       if (req.idempotency) {

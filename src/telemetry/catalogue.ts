@@ -68,13 +68,33 @@ export const OUTCOMES = [
 const STORE_COMMANDS = [
   ...['start', 'peek', 'restart', 'renew', 'complete', 'release', 'in_doubt', 'health'],
   ...['get', 'expires_in', 'list', 'resolve', 'audit', 'read_mark', 'mark'],
-];
+] as const;
 
-/** What `mode: protect` would have done: see `Would` in idempotency/observation.ts. */
+/**
+ * What `mode: protect` would have done with a request that was sent. All but `executed`, `sent_again` and the last three are
+ * duplicates that it would have stopped.
+ */
 export const WOULD = [
-  ...['executed', 'replayed', 'waited', 'mismatch', 'in_doubt', 'sent_again'],
-  ...['invalid_key', 'key_required', 'body_too_large'],
-];
+  /** Sent: the key is new. */
+  'executed',
+  /** The first request's result would have been replayed, or 409 response_not_stored if it is too large to be stored. */
+  'replayed',
+  /** It would have waited for the first request: its result, or 409 request_in_flight. */
+  'waited',
+  /** 422 idempotency_key_reused. */
+  'mismatch',
+  /** 409 outcome_unknown, or with `inDoubt: lookup` what the lookup says. */
+  'in_doubt',
+  /** Sent, although the first request may have been executed (`inDoubt: retry`). */
+  'sent_again',
+  /** 400 idempotency_key_invalid. */
+  'invalid_key',
+  /** 400 idempotency_key_required. */
+  'key_required',
+  /** 413 body_too_large. */
+  'body_too_large',
+] as const;
+export type Would = (typeof WOULD)[number];
 
 /** What warnings are about, as on /readyz and at the start. */
 const WARNED_ABOUT = ['store', 'operations', 'keys', 'certificates', 'configuration'] as const;

@@ -12,17 +12,8 @@ interface Keyed {
   traceId?: string | undefined;
 }
 
-/** Each result of the engine that is counted as a conflict, and its label. */
-const CONFLICTS: Record<string, string> = {
-  in_flight: 'in_flight',
-  mismatch: 'mismatch',
-  in_doubt: 'in_doubt',
-  tombstone: 'not_stored',
-};
-
 /**
- * Turns events of other modules into metrics and log lines. Satisfies the engine's `EngineObserver` and the lookups'
- * `LookupObserver`. (access.ts writes the line and the metrics that every request has.)
+ * Turns events of other modules into metrics and log lines. Satisfies the lookups' `LookupObserver`. (access.ts writes the line and the metrics that every request has.)
  */
 export class Observer {
   /** Called for each resolution of this process. The store counts all of them. */
@@ -33,68 +24,6 @@ export class Observer {
   constructor(metrics: Metrics, logger: Logger) {
     this.#metrics = metrics;
     this.#logger = logger;
-  }
-
-  // Requests with an idempotency key.
-
-  /** Counts replays and conflicts. `result`: the kind of the engine's result. */
-  handled(operation: string, result: string): void {
-    if (result === 'replayed') this.#metrics.hits.inc({ operation });
-    const kind = CONFLICTS[result];
-    if (kind) this.#metrics.conflicts.inc({ operation, kind });
-  }
-
-  inDoubt(call: Keyed, cause: 'timeout' | 'connection' | 'status', reason: string): void {
-    this.#metrics.inDoubt.inc({ operation: call.operation, cause });
-    this.#metrics.merchantInDoubt.inc({ merchant: this.#metrics.merchantLabel(call.merchant) });
-    this.#logger.warn({ ...named(call), reason }, 'the outcome of an execution is unknown');
-  }
-
-  sendsAgain(call: Keyed): void {
-    this.#metrics.sentAgain.inc({ operation: call.operation });
-    this.#logger.warn(named(call), 'a request whose outcome is unknown is sent again');
-  }
-
-  leaseLost(call: Keyed): void {
-    this.#metrics.leaseLost.inc();
-    this.#logger.warn(named(call), 'a lease lapsed while its owner was alive');
-  }
-
-  // Requests with an idempotency key, under `mode: observe`.
-
-  observed(operation: string, would: string): void {
-    this.#metrics.observed.inc({ operation, would });
-  }
-
-  unobserved(operation: string, reason: string): void {
-    this.#metrics.unobserved.inc({ operation, reason });
-  }
-
-  // Writes that the store refused, or has not answered.
-
-  stale(write: string, call: Keyed): void {
-    this.#metrics.stale.inc({ write });
-    this.#logger.warn({ ...named(call), write }, 'a write was refused: another execution owns the record');
-  }
-
-  lateAnswer(call: Keyed, late: object, stored: object): void {
-    this.#logger.error(
-      { ...named(call), late, stored },
-      'a late response was not stored: the key has another result',
-    );
-  }
-
-  completeLate(call: Keyed, cause: unknown): void {
-    this.#metrics.completeLate.inc({ operation: call.operation });
-    const reason = cause instanceof Error ? cause.message : 'no answer';
-    this.#logger.error({ ...named(call), reason }, 'the response was sent before it was stored');
-  }
-
-  completeGivenUp(call: Keyed): void {
-    this.#logger.error(
-      named(call),
-      'the response was sent and never stored, and this process ends: the key may be in doubt',
-    );
   }
 
   // Keys in doubt.

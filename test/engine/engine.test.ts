@@ -120,7 +120,7 @@ describe.concurrent('what becomes of the key after', () => {
     expect(await engine.handle(retry)).toEqual(answers[becomes]);
     expect(retry.counted.runs).toBe(becomes === 'free' ? 1 : 0);
     expect(record === undefined).toBe(becomes === 'free');
-    expect(events).toEqual(event ? [['inDoubt', event]] : []);
+    expect(events).toEqual(event ? [['in_doubt', event]] : []);
   });
 
   it.each([
@@ -140,7 +140,7 @@ describe.concurrent('what becomes of the key after', () => {
     const retry = retryOf(call);
     expect(await engine.handle(retry)).toMatchObject({ kind: 'in_doubt' });
     expect(retry.counted.runs).toBe(0);
-    expect(events).toEqual([['inDoubt', { cause: 'connection', reason: 'RangeError' }]]);
+    expect(events).toEqual([['in_doubt', { cause: 'connection', reason: 'RangeError' }]]);
   });
 
   it('a late end that surely executed nothing: a key in doubt is free', async () => {

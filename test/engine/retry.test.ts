@@ -11,7 +11,7 @@ describe.concurrent('under inDoubt: retry', () => {
     const again = retryOf(call);
     expect(await engine.handle(again)).toMatchObject({ kind: 'executed', decision: 'complete' });
     expect(again.counted.runs).toBe(1);
-    expect(events).toContainEqual(['sendsAgain']);
+    expect(events).toContainEqual(['sent_again']);
     const third = retryOf(call);
     expect(await engine.handle(third)).toEqual(replayFor(call, 'retry'));
     expect(third.counted.runs).toBe(0);
@@ -29,7 +29,7 @@ describe.concurrent('under inDoubt: retry', () => {
       const other = retryOf(call, { operation: 'other', inDoubt });
       expect(await engine.handle(other)).toMatchObject({ kind: 'in_doubt' });
       expect([other.counted.runs, lookups]).toEqual([0, 0]);
-      expect(events).not.toContainEqual(['sendsAgain']);
+      expect(events).not.toContainEqual(['sent_again']);
       // A retry with the operation of the record applies its policy.
       const own = retryOf(call, { inDoubt });
       await engine.handle(own);

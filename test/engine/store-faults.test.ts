@@ -76,7 +76,7 @@ describe.concurrent('when the store fails after the request was sent', () => {
     const tookMs = performance.now() - startedMs;
     expect(tookMs).toBeGreaterThanOrEqual(completeRetryMs - 1);
     expect(tookMs).toBeLessThan(completeRetryMs + 1500);
-    expect(events).toEqual([['completeLate']]);
+    expect(events).toEqual([['complete_late']]);
 
     const { renew } = store.asked;
     await until(() => store.asked.renew > renew + 1);
@@ -88,7 +88,7 @@ describe.concurrent('when the store fails after the request was sent', () => {
     await until(async () => (await engine.handle(retry)).kind === 'replayed');
     expect(await elsewhere.handle(retry)).toEqual(replayFor(call));
     expect(retry.counted.runs).toBe(0);
-    expect(events).toEqual([['completeLate']]);
+    expect(events).toEqual([['complete_late']]);
   });
 
   it('and close runs out of time, the complete is given up', async () => {
@@ -104,7 +104,7 @@ describe.concurrent('when the store fails after the request was sent', () => {
     store.heal();
     expect(await store.get(call.recordId)).toMatchObject({ state: 'executing' });
     expect(store.asked.complete).toBe(completes);
-    expect(events).toEqual([['completeLate'], ['completeGivenUp']]);
+    expect(events).toEqual([['complete_late'], ['complete_given_up']]);
   });
 });
 
@@ -159,7 +159,7 @@ describe.concurrent('when a key in doubt, whose request still runs, meanwhile', 
       return complete();
     });
     expect(await engine.handle(call)).toEqual(result(call));
-    const late = ['lateAnswer', { late: digestOf(), stored }];
+    const late = ['late_answer', { late: digestOf(), stored }];
     const expected = stored ? [['stale', 'complete'], late] : [];
     await until(() => events.length === expected.length);
     expect(events).toEqual(expected);

@@ -1,7 +1,7 @@
 import { Slots } from '../../src/backend/slots.ts';
 import { Desk } from '../../src/doubts/desk.ts';
 import { type Lookup, Lookups } from '../../src/doubts/lookups.ts';
-import type { Call, EngineObserver, InDoubtPolicy, Result } from '../../src/idempotency/call.ts';
+import type { Call, InDoubtPolicy, Result } from '../../src/idempotency/call.ts';
 import { Engine } from '../../src/idempotency/engine.ts';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import { recordIdOf } from '../../src/ledger/record-id.ts';
@@ -9,6 +9,8 @@ import type { RecordId } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
 import type { AuditRecord } from '../../src/store/contract.ts';
 import type { Register, Replace } from '../../src/store/register.ts';
+import type { Emit } from '../../src/telemetry/emit.ts';
+import { emitTo } from '../support/emit.ts';
 import type { Backend, Sent } from './backend.ts';
 import type { Checker } from './checker.ts';
 import type { Dice } from './dice.ts';
@@ -116,7 +118,7 @@ export class Gateway {
       this.ledger,
       this.slots,
       options,
-      observerOf(parts),
+      engineEvents(parts),
       clock,
       this.#lookups,
       random,
@@ -268,21 +270,21 @@ export class Gateway {
 
 export const STATUSES = { release: [401, 429], unknown: [502, 503, 504, 520, 522, 524] };
 
-function observerOf({ checker, event, say, timeline }: GatewayParts): EngineObserver {
-  return {
-    inDoubt: (_, cause) => event(`in doubt: ${cause}`),
-    stale: (write) => event(`stale ${write}`),
-    lateAnswer: () => event('late answer'),
-    sendsAgain: (call) => {
+function engineEvents({ checker, event, say, timeline }: GatewayParts): Emit {
+  return emitTo({
+    in_doubt: ({ cause }) => event(`in doubt: ${cause}`),
+    stale: ({ write }) => event(`stale ${write}`),
+    late_answer: () => event('late answer'),
+    sent_again: ({ recordId, requestId = '' }) => {
       event('sends again');
-      say(`sends ${call.requestId} again`);
-      checker.announced(call.recordId, call.requestId, timeline.nowMs);
+      say(`sends ${requestId} again`);
+      checker.announced(recordId as RecordId, requestId, timeline.nowMs);
     },
-    leaseLost: () => event('lease lost'),
-    completeLate: ({ requestId }) => {
+    lease_lost: () => event('lease lost'),
+    complete_late: ({ requestId = '' }) => {
       event('complete late');
       checker.answersLate(requestId);
     },
-    completeGivenUp: () => event('complete given up'),
-  };
+    complete_given_up: () => event('complete given up'),
+  });
 }

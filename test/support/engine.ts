@@ -1,25 +1,21 @@
 import { randomUUID } from 'node:crypto';
 import { type SlotOptions, Slots } from '../../src/backend/slots.ts';
 import type { DoubtLookups } from '../../src/doubts/lookups.ts';
-import type {
-  Call,
-  EngineObserver,
-  EngineOptions,
-  InDoubtPolicy,
-  Result,
-} from '../../src/idempotency/call.ts';
+import type { Call, EngineOptions, InDoubtPolicy, Result } from '../../src/idempotency/call.ts';
 import { Engine } from '../../src/idempotency/engine.ts';
 import { Ledger, type Store } from '../../src/ledger/ledger.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import type { BackendResponse, Exchange } from '../../src/lib/exchange.ts';
+import type { EventName } from '../../src/telemetry/emit.ts';
+import { emitTo } from './emit.ts';
 import { type FaultyStore, faultyStore } from './faulty-store.ts';
 import { MemoryRegister } from './memory-register.ts';
 import { GATEWAY_ID, LONG, type StoreTimes } from './open-store.ts';
 import { newRequest, paid, type RequestParts } from './requests.ts';
 import { until } from './until.ts';
 
-/** An event that an engine reported to its observer, with its details. */
-export type EngineEvent = [event: keyof EngineObserver, detail?: unknown];
+/** An event that an engine has told, with its details. */
+export type EngineEvent = [event: EventName, detail?: unknown];
 
 export interface RigEngine {
   engine: Engine;
@@ -51,19 +47,19 @@ export class Rig {
     clock: Clock = systemClock,
   ): RigEngine {
     const events: EngineEvent[] = [];
-    const observer: EngineObserver = {
-      inDoubt: (_, cause, reason) => events.push(['inDoubt', { cause, reason }]),
-      stale: (write) => events.push(['stale', write]),
-      lateAnswer: (_, late, stored) => events.push(['lateAnswer', { late, stored }]),
-      sendsAgain: () => events.push(['sendsAgain']),
-      leaseLost: () => events.push(['leaseLost']),
-      completeLate: () => events.push(['completeLate']),
-      completeGivenUp: () => events.push(['completeGivenUp']),
-    };
+    const emit = emitTo({
+      in_doubt: ({ cause, reason }) => events.push(['in_doubt', { cause, reason }]),
+      stale: ({ write }) => events.push(['stale', write]),
+      late_answer: ({ late, stored }) => events.push(['late_answer', { late, stored }]),
+      sent_again: () => events.push(['sent_again']),
+      lease_lost: () => events.push(['lease_lost']),
+      complete_late: () => events.push(['complete_late']),
+      complete_given_up: () => events.push(['complete_given_up']),
+    });
     const { leaseMs, inDoubtRetentionMs } = LONG;
     const all = { leaseMs, inDoubtRetentionMs, completeRetryMs: 2000, maxWaiters: 5000, ...options };
     const slots = options.slots ?? new Slots({ ...PLENTY, ...options }, clock);
-    const engine = new Engine(store, slots, all, observer, clock, lookups);
+    const engine = new Engine(store, slots, all, emit, clock, lookups);
     this.#engines.push(engine);
     return { engine, slots, events };
   }

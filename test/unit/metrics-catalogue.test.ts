@@ -1,12 +1,6 @@
 import { expect, it } from 'vitest';
-import { UNOBSERVED, WOULD } from '../../src/idempotency/observation.ts';
 import { TIMED } from '../../src/ledger/measured.ts';
 import { CATALOGUE } from '../../src/telemetry/catalogue.ts';
-
-it('has the words of the modules whose events are counted', () => {
-  expect(CATALOGUE.observed.labels.would).toEqual(WOULD);
-  expect(CATALOGUE.unobserved.labels.reason).toEqual(UNOBSERVED);
-});
 
 it('has every command that is timed', () => {
   const commands = new Set(Object.values(TIMED));

@@ -4,6 +4,7 @@ import { systemClock } from '../../../src/lib/clock.ts';
 import { BEARER, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { newFolder } from '../../support/command.ts';
 import type { MoreConfig } from '../../support/config.ts';
+import { emitTo } from '../../support/emit.ts';
 import { metric } from '../../support/metrics.ts';
 import { expectProblem } from '../../support/problem.ts';
 import { startRedis } from '../../support/redis-server.ts';
@@ -221,13 +222,13 @@ const renewals = ({ adminUrl }: Stack) =>
 it('observes no more requests at once than it may, and observes again when one has ended', async () => {
   const store = await storeForTest({ kind: 'sqlite', path: newFolder() });
   const seen: string[] = [];
-  const observer = {
-    observed: (_operation: string, would: string) => seen.push(would),
-    unobserved: (_operation: string, reason: string) => seen.push(reason),
+  const emit = emitTo({
+    observed: ({ would }) => seen.push(would),
+    unobserved: ({ reason }) => seen.push(reason),
     stale: () => seen.push('stale'),
-    leaseLost: () => seen.push('lease lost'),
-  };
-  const observation = new Observation(store, { leaseMs: 10_000, mostOpen: 1 }, observer, systemClock);
+    lease_lost: () => seen.push('lease lost'),
+  });
+  const observation = new Observation(store, { leaseMs: 10_000, mostOpen: 1 }, emit, systemClock);
   const policy = { statuses: { release: [429], unknown: [502] }, inDoubt: 'hold' as const };
   const begin = () => observation.begin({ ...newRequest(), ...policy }, () => {});
   const { response } = paid();

@@ -1,0 +1,45 @@
+import { pino } from 'pino';
+import { expect, it } from 'vitest';
+import { type Emit, Events } from '../../src/telemetry/emit.ts';
+import { Metrics } from '../../src/telemetry/metrics.ts';
+import { Observer } from '../../src/telemetry/observer.ts';
+import { eachRowInTurn } from '../support/each-row.ts';
+import { checkLine } from '../support/log-lines.ts';
+import { Scrape } from '../support/metrics.ts';
+
+const call = { recordId: 'a'.repeat(64), merchant: 'M-1', operation: 'withdraw', requestId: 'request-1' };
+const withdraw = { operation: 'withdraw' };
+const noAnswer = { cause: 'timeout', reason: 'no answer' } as const;
+
+/** Events that are rare in other tests, and the series that counts each. */
+const TOLD: [name: string, labels: Record<string, string>, tell: (emit: Emit, seen: Observer) => void][] = [
+  ['in_doubt', { ...withdraw, cause: 'timeout' }, (emit) => emit('in_doubt', { ...call, ...noAnswer })],
+  ['merchant_in_doubt', { merchant: 'M-1' }, (emit) => emit('in_doubt', { ...call, ...noAnswer })],
+  ['sent_again', withdraw, (emit) => emit('sent_again', call)],
+  ['lease_lost', {}, (emit) => emit('lease_lost', call)],
+  ['stale', { write: 'complete' }, (emit) => emit('stale', { ...call, write: 'complete' })],
+  ['complete_late', withdraw, (emit) => emit('complete_late', { ...call, reason: 'no answer' })],
+  ['lookups', { ...withdraw, result: 'failed' }, (_, seen) => seen.lookedUp('withdraw', 'failed')],
+  ['key_probes', { result: 'overloaded' }, (_, seen) => seen.keyProbed('overloaded')],
+  [
+    'unreadable_records',
+    { reason: 'damaged' },
+    (_, seen) => seen.unreadable(call.recordId, 'damaged', 'it is'),
+  ],
+  ['complete_unreplicated', {}, (_, seen) => seen.unreplicated()],
+  ['store_clock_steps', {}, (_, seen) => seen.clockStepped(5000)],
+];
+
+it('each event is counted once, and logged as the table says', async () => {
+  const metrics = new Metrics();
+  metrics.nameMerchants(['M-1']);
+  const logger = pino({ level: 'debug' }, { write: (line: string) => checkLine(line, JSON.parse(line)) });
+  const { emit } = new Events(logger, metrics);
+  const observer = new Observer(metrics, logger);
+  await eachRowInTurn(TOLD, async ([name, labels, tell]) => {
+    const count = async () => new Scrape(await metrics.text()).value(`oncegate_${name}_total`, labels) ?? 0;
+    const before = await count();
+    tell(emit, observer);
+    expect(await count()).toBe(before + 1);
+  });
+});
