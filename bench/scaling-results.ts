@@ -31,7 +31,7 @@ export interface ScalingRun extends Footprint {
   round: number;
   deployment: DeploymentName;
   work: Work;
-  /** Undefined: as many as the gateway takes. */
+  /** Requests per second. Default: as many as the gateway takes. */
   ratePerS: number | undefined;
 }
 

@@ -19,7 +19,7 @@ export function stateOf(pattern: string): string {
   return digest.digest('hex');
 }
 
-/** The state that ends a file of a bundle; undefined: there is no such file. */
+/** The state that ends a file of a bundle, if there is such a file. */
 export function stateIn(path: string): string | undefined {
   try {
     return /(\w{64})\W*$/.exec(readFileSync(path, 'utf8'))?.[1];

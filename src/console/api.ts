@@ -37,7 +37,7 @@ export type SessionState =
   | { kind: 'open'; session: Session; openedAtMs: number; usedAtMs: number };
 
 export const sessionState = new Shared<SessionState>({ kind: 'unknown' });
-/** When the gateway stopped to answer, in this browser's Unix milliseconds. Undefined: it answers. */
+/** Since when the gateway has not answered, if it does not. In this browser's Unix milliseconds. */
 export const lostAtMs = new Shared<number | undefined>(undefined);
 
 /** Whether the person did anything since the request before. */

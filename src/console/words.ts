@@ -92,7 +92,7 @@ export function recordState(record: RecordHeadView): { word: string; meaning: st
   };
 }
 
-/** What the gateway refused, or that it did not answer. Undefined: neither. */
+/** Says what the gateway refused, or that it did not answer, if one of these happened. */
 export function trouble(answer: Answer<unknown>): string | undefined {
   if (answer.kind === 'ok') return undefined;
   if (answer.kind === 'unreachable') return 'The gateway did not answer.';

@@ -8,7 +8,7 @@ import type { Damage, Stage } from './states.ts';
 export const recordKeyOf = ({ prefix }: RedisPlace, recordId: RecordId): string =>
   new Names(prefix).recordOf(recordId);
 
-/** Replaces the bytes of a record, and keeps its TTL. Undefined: by a list. */
+/** Replaces the bytes of a record, and keeps its TTL. Without bytes, puts a list there. */
 async function rewriteRedis(
   place: StorePlace,
   recordId: RecordId,

@@ -213,7 +213,7 @@ describe('the check says why redis cannot be used', () => {
     await until(async () => (await redis.store.health()).ok);
   });
 
-  it('each time, that no network leads to', async () => {
+  it('for each attempt to connect, if there is no route', async () => {
     // The system refuses a connection to all machines at once.
     const client = createClient({ url: 'redis://255.255.255.255:6379' }, TIMEOUT_MS);
     const reasons: string[] = [];

@@ -51,7 +51,7 @@ describe('a store that opens on a redis', () => {
     expect(await warningsOf(url)).toEqual([expect.stringMatching(warning)]);
   });
 
-  it('with more replicas than a write waits for gets no start: the one that is promoted may be another', async () => {
+  it('with more replicas than a write waits for gets no start, because one without the write may be promoted', async () => {
     const primary = await startRedis({ args: ['--repl-diskless-sync-delay', '0'] });
     const follow = async (replicas: number) => {
       await startRedis({ args: ['--replicaof', '127.0.0.1', `${primary.port}`] });

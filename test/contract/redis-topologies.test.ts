@@ -258,7 +258,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     await masters[1]?.config('SET', 'maxmemory', '0');
   });
 
-  it('has another connection before a start can reach the emptied master with the store’s identity, also by a redirection of the cluster', async () => {
+  it('has another connection before a start can reach an emptied master that had the store’s identity, even by a redirection', async () => {
     const topology = await topologyOf('cluster');
     const store = await opened(topology);
     const last = clusterNodes(topology).at(-1);

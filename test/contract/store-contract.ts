@@ -56,7 +56,7 @@ export function storeContract(backend: Backend): void {
       expect(await later.mark('protect')).toMatchObject({ count: count + 1 });
     });
 
-    it('has one winner of a start and what voids its token, or completes it without a record', async () => {
+    it('lets one win: a start, or what voids its token or completes it without a record', async () => {
       const place = backend.place();
       const [store, other] = [await storeForTest(place), await storeForTest(place)];
       const race = (number: number, ...acts: (() => Promise<unknown>)[]) =>
@@ -80,7 +80,7 @@ export function storeContract(backend: Backend): void {
       );
     });
 
-    it('takes an answer that came while the process was paused for one in time', async () => {
+    it('accepts an answer that arrived while the process was paused', async () => {
       const store = await storeForTest(backend.place(), { timeoutMs: 500 });
       const starting = store.start(newRequest());
       // It is sent meanwhile.

@@ -34,7 +34,7 @@ describe.concurrent('closing', () => {
     expect(await store.get(call.recordId)).toMatchObject({ state: 'completed' });
   });
 
-  it('waits no longer than its time limit to drain, and then for the complete of what has outlasted it', async () => {
+  it('drains no longer than its time limit, and then waits for the complete of what still runs', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const { engine } = rig.engine(store);

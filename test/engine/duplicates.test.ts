@@ -93,7 +93,7 @@ describe('duplicates', () => {
   });
 
   // The key may have been completed after the first one asked, and another merchant may have got that result already.
-  it('ask for themselves if they came after the first one asked, and that found the key in doubt', async () => {
+  it('that came after the first one had asked ask for themselves, if it found the key in doubt', async () => {
     const [duplicates, notes] = [new Duplicates(systemClock), [] as string[]];
     const { call, lead } = leadOf(duplicates);
     const following = [follower(duplicates, notes, call)];

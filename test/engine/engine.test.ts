@@ -143,7 +143,7 @@ describe.concurrent('what becomes of the key after', () => {
     expect(events).toEqual([['in_doubt', { cause: 'connection', reason: 'RangeError' }]]);
   });
 
-  it('a late end that surely executed nothing: a key in doubt is free', async () => {
+  it('a late end that surely executed nothing frees a key in doubt', async () => {
     await using rig = new Rig();
     const store = await rig.store();
     const { engine } = rig.engine(store);

@@ -176,7 +176,7 @@ describe('a key in doubt', () => {
     expect(await store.start(duplicateOf(request))).toEqual(replayOf(paid('late'), request));
   });
 
-  it('that is completed during an undecided lookup gives the retry that waits for it the result', async () => {
+  it('that is completed during an undecided lookup is replayed to the retry that waits', async () => {
     await using rig = new Rig();
     const answer = Promise.withResolvers<LookupAnswer>();
     const { store, request, lookups } = await doubtful(rig, () => answer.promise, later);
@@ -270,7 +270,7 @@ describe('retries of a key in doubt', () => {
 });
 
 describe('a lookup that a reload replaces or removes', () => {
-  it('while it runs decides nothing: the next one does', async () => {
+  it('decides nothing if it is running then, but the next one does', async () => {
     await using rig = new Rig();
     const running = Promise.withResolvers<LookupAnswer>();
     const { asked, reload, stateOf } = await doubtful(rig, () => running.promise, { releaseAfterMs: 0 });

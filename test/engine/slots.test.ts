@@ -91,7 +91,7 @@ describe.concurrent('while no slot is free', () => {
     expect(store.asked.start).toBe(1);
   });
 
-  it('a duplicate takes over the place in the queue when the first request gives up', async () => {
+  it('a duplicate takes over the queue ticket when the first request gives up', async () => {
     await using rig = new Rig();
     const { store, slots, engine, free } = await busy(rig);
     const leaving = new AbortController();

@@ -29,7 +29,7 @@ const DONE = { done: true };
 const NOT_WRITTEN = { name: 'StoreUnavailable', maybeWritten: false };
 const LEASE_MS = 2.5 * STEP_MS;
 
-/** Refused, because this is there. Undefined: nothing. */
+/** Expects a refusal that shows what is there: this record, or nothing. */
 async function expectRefused(reply: Promise<object>, record: KeyRecord | undefined): Promise<void> {
   const { done, held } = (await reply) as { done: boolean; held?: { record: KeyRecord } };
   expect(done).toBe(false);

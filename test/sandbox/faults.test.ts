@@ -109,7 +109,7 @@ describe('a fault', () => {
     }
   });
 
-  it('is had once by each key, and by every request without one', async () => {
+  it('with once applies to the first request of each key, and to every request without a key', async () => {
     const sandbox = await openSandbox();
     const statuses: number[] = [];
     for (const key of ['a', 'a', 'b', 'b', undefined, undefined]) {
@@ -170,7 +170,7 @@ describe('a fault', () => {
   });
 });
 
-it('the usual faults are those of requests with a key that name none, and must be faults that there are', async () => {
+it('the usual faults apply to requests with a key that name no fault, and must exist', async () => {
   const sandbox = await openSandbox({ usualFaults: '500-after,once' });
   const headers = { ...ALPHA, 'x-service-idempotency': 'k-1' };
   const statuses: number[] = [];

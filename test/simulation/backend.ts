@@ -212,7 +212,7 @@ const STATUS: Partial<Record<Behaviour, number>> = {
 
 export const RESET: Exchange = { kind: 'unknown', reason: 'reset', timedOut: false };
 
-/** Undefined: it does not answer any more. */
+/** How the exchange ends, if the backend ends it at all. */
 function exchangeOf(behaviour: Behaviour, response: BackendResponse): Exchange | undefined {
   if (/never|while it pays/.test(behaviour)) return undefined;
   if (behaviour.startsWith('resets') || behaviour === 'cuts its answer') return RESET;

@@ -24,7 +24,7 @@ interface Request {
 
 interface Dispatch {
   request: string;
-  /** What its gateway has made of its end. Undefined: it has seen none. */
+  /** What its gateway has decided by its end, if it has seen one. */
   decision: Decision | undefined;
   /** Its gateway has seen that it was not executed. */
   wasRefused: boolean;

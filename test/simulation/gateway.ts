@@ -28,7 +28,7 @@ export interface GatewayPlan {
   releaseAfterMs: number;
   /**
    * An embedded handler pays. Its merchant is answered after `responseTimeoutMs`, and the record stays executing until the handler
-   * ends. A handler that never ends is given up after this time. Undefined: the gateway sends to the backend.
+   * ends. A handler that never ends is given up after this time. Without it, the gateway sends to the backend.
    */
   abandonAfterMs: number | undefined;
   /** It connects at once, and is never refused. */

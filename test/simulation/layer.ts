@@ -44,7 +44,7 @@ export interface Question {
 export interface LayerParts {
   name: string;
   checker: Checker;
-  /** The layer that asks this one. Undefined: merchants do. */
+  /** The layer that asks this one, unless merchants do. */
   front: Layer | undefined;
   timeline: Timeline;
   dice: Dice;
@@ -96,7 +96,7 @@ export class Layer {
     this.#parts.front?.excuse(key, why);
   }
 
-  /** @param end gets the answer. Undefined: there was none, or whoever asks has left */
+  /** @param end gets the answer, unless there was none or whoever asks has left */
   ask(question: Question, end: (result: Result | undefined, refusal?: Problem) => void): void {
     const { checker, timeline, say, event } = this.#parts;
     const { request, key, fingerprint, leavesAfterMs, gateway: number, hops, ...call } = question;

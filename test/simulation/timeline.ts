@@ -2,7 +2,7 @@ interface Event {
   atMs: number;
   /** Events of one moment keep their order. */
   number: number;
-  /** Undefined: it was cancelled. */
+  /** Missing after it was cancelled. */
   act: (() => void) | undefined;
 }
 

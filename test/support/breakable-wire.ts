@@ -11,7 +11,7 @@ interface Link {
   replication: boolean;
   /** The last of the delayed replies, so that none overtakes another. */
   lastReply: Promise<void>;
-  /** Requests that are held back; undefined: requests pass. */
+  /** The requests that are held back, while requests do not pass. */
   held: Buffer[] | undefined;
 }
 

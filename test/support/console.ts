@@ -26,7 +26,7 @@ export interface ConsoleRequest {
   json?: unknown;
   /** In place of `json`. */
   body?: string | Buffer;
-  /** Overrides what a browser would send. Undefined: without this one. */
+  /** Overrides the headers that a browser would send. An undefined value leaves one out. */
   headers?: http.OutgoingHttpHeaders;
 }
 

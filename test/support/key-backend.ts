@@ -12,7 +12,7 @@ export interface KeyBackend {
   requests: string[];
   /** Most probes that were unanswered at once. */
   mostAtOnce: number;
-  /** Answers probes in place of the backend. Undefined: by {@link keys}. */
+  /** Answers probes. Default: by {@link keys}. */
   answer: ((res: ServerResponse, req: IncomingMessage) => void) | undefined;
 }
 
@@ -43,7 +43,7 @@ export async function openKeyBackend(): Promise<KeyBackend> {
   return backend;
 }
 
-/** The answer for a key of this merchant; undefined: the key is unknown. */
+/** Answers for a key of this merchant, or for an unknown key. */
 export function answerBy(code: unknown, res: ServerResponse): void {
   res.writeHead(code === undefined ? 401 : 200, { 'Content-Type': 'application/json' });
   res.end(

@@ -40,7 +40,7 @@ export interface RequestShape {
   /** Content-Type. Default application/json. */
   type?: string;
   fields?: Record<string, string>;
-  /** undefined: the body was too large to be read. */
+  /** Missing if it was too large to be read. */
   body?: string | Buffer | undefined;
   /** Those of the secret key. Default `*`. */
   scopes?: string[];

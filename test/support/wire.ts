@@ -60,7 +60,7 @@ export class Wire {
   #over = false;
   #wake: () => void = () => {};
 
-  /** Destroyed after the test. @param ca the authority of the server's certificate. Undefined: the connection is not encrypted */
+  /** Opens a connection, until the end of the test. With `ca`, the authority of the server's certificate, it is encrypted. */
   static async open(port: number, ca?: Buffer): Promise<Wire> {
     const to = { port, host: '127.0.0.1' };
     const wire = new Wire(ca ? connectTls({ ...to, ca }) : connect(to));

@@ -4,7 +4,7 @@ import { read } from '../support/repository.ts';
 
 const TEXT = read('docs/architecture.md');
 
-/** The lines of a source from the declaration of a name to its end; undefined: it is not declared there. */
+/** The lines of a source from the declaration of a name to its end, if it is declared there. */
 function bodyOf(source: string, name: string): string | undefined {
   const declared = `(?:function|class|interface|const|type) ${name}\\b`;
   const method = `(?:async )?${name}(?:<[^>]*>)?\\((?:.*[^;])?$`;

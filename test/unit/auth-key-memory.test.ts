@@ -41,7 +41,7 @@ describe('an accepted key may be used', () => {
     expect(memory.mayContinue(known('a'))).toBe(false);
   });
 
-  it('not after its last failure is too long ago: the backend may be back, and may have revoked it', () => {
+  it('not when its last failure is too long ago, because the backend may be back and may have revoked it', () => {
     const { clock, memory, known, mayUse } = open();
     memory.accept(entry('a'), 0);
     clock.ms = 150;

@@ -78,7 +78,7 @@ describe('the benchmark', () => {
     expect(quietLine(noisy)).toMatch('11 % longer than at its fastest: **the run is noisy**');
   });
 
-  it('calls no latency met that was bought with refusals', () => {
+  it('does not count a latency as met if requests were refused', () => {
     const run = (system: string, p50Ms: number, refused: number) => ({
       ...{ round: 1, system, p50Ms, p99Ms: p50Ms, answered: 9, refused, wrong: 0, late: 0 },
     });

@@ -121,7 +121,7 @@ describe('an owner', () => {
     }
   });
 
-  it('that a reader has found dead is resolved only when it has given up, if it renews again', async () => {
+  it('that renews after a reader has found it dead is resolved only when it has given up', async () => {
     const { ledger, time, owner } = await owning();
     time.nowMs += 10;
     expect((await ledger.peek(owner)).kind).toBe('in_doubt');

@@ -28,7 +28,7 @@ describe('the README', () => {
     expect(read('.ci/run')).toMatch(/^npm run test:all -- --install$/m);
   });
 
-  it.each(shellCommands)('keeps its word: $text', async ({ text, output }) => {
+  it.each(shellCommands)('shows what the command prints: $text', async ({ text, output }) => {
     const here = text.replaceAll('http://127.0.0.1:9000', urlOf('sandbox'));
     const env = { API_URL: urlOf('gateway') };
     expect(steady(await inShell(here, { cwd: ROOT, env }))).toBe(steady(output));

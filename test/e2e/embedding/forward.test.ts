@@ -78,7 +78,7 @@ describe('forward() behind idempotency()', () => {
     },
   );
 
-  it('leaves the key in doubt that a middleware before it does not know, whether it was sent or not', async () => {
+  it('leaves the key in doubt after a middleware before it has called unknown(), whether the request was sent or not', async () => {
     const middle: RequestHandler = (req, _res, next) => {
       req.idempotency?.unknown();
       next();

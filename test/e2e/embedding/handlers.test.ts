@@ -355,7 +355,7 @@ describe('idempotency()', () => {
     expect([statuses, runs.length]).toEqual([[422, 201, 201], 2]);
   });
 
-  it('does not free the key because it passes on what a gateway said that it had asked, which may be in doubt', async () => {
+  it('does not free the key for an answer of another gateway that it passes on: it may have acted before it asked', async () => {
     const { post, runs } = await withHandler((req, res) => {
       const code = req.idempotency?.key;
       const type = `urn:oncegate:problem:${code}`;
@@ -468,7 +468,7 @@ describe('idempotency()', () => {
     agent.destroy();
   });
 
-  it('stores a response whole that compression behind it holds a part of when the time is over', async () => {
+  it('stores the whole response when compression behind it still holds a part at the time limit', async () => {
     const late = Promise.withResolvers<void>();
     const { post } = await embed(
       (app, protect) =>
@@ -653,7 +653,7 @@ describe('idempotency()', () => {
     }
   });
 
-  it('lets a handler fail in its response when the merchant has left, also long after it has closed that', async () => {
+  it('lets a handler fail after it has closed its response, when the merchant has left', async () => {
     const [close, fail] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
     const failed = Promise.withResolvers<boolean>();
     const app = await withHandler(async (_req, res) => {

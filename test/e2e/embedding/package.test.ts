@@ -52,7 +52,7 @@ describe('bearerAuth()', () => {
 });
 
 describe('redisStore()', () => {
-  it('starts no key when Redis comes back empty, with a identityFile, until an operator accepts it', async () => {
+  it('starts no key when Redis comes back empty, with an identityFile, until an operator accepts it', async () => {
     const redis = await startRedis();
     const folder = temporaryFolder();
     const options = { url: redis.url, timeoutMs: 5000, identityFile: join(folder, 'mark.json') };

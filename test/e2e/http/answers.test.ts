@@ -56,7 +56,7 @@ describe.each(ways)('%s', (_way, bytes) => {
   });
 
   // Node decodes the value as UTF-8 if Content-Length comes before it, and throws if it is not valid UTF-8.
-  test('so is the name of a file behind a length', async () => {
+  test('a Content-Disposition behind a Content-Length is as it was written', async () => {
     const names = [
       Buffer.from('ü.pdf').toString('latin1'),
       Buffer.from('€.pdf').toString('latin1'),

@@ -42,7 +42,7 @@ test('limits.connections refuses one connection more, keeps the others, and acce
   });
 });
 
-test('places are free when merchants leave while their pipelined requests wait', async () => {
+test('pipelined requests that wait no longer count when their merchants leave', async () => {
   const wire = await Wire.open(stack.port);
   const before = stack.sandbox.requests.total();
   wire.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: delay=600000'));

@@ -13,7 +13,7 @@ const unavailable = { status: 503, code: 'store_unavailable', retryAfter: 1 } as
 /** Long enough for a loaded machine, because this limit is for requests that are never answered. */
 const TIMEOUT_MS = 1000;
 
-it('while Redis gets everything and is not heard, a request with a key is not sent, one without passes, and a retry is executed once', async () => {
+it('while Redis gets every command and no reply arrives, a request with a key is not sent, one without passes, and a retry is executed once', async () => {
   const wire = await startProxy((await startRedis()).port);
   const stack = await stackForTest(onRedis(wire, TIMEOUT_MS));
   const { url, sandbox } = stack;

@@ -181,7 +181,7 @@ export class World {
     yield* host.departures(this.#left);
   }
 
-  /** What `look` sees after a choice that can be undone. Undefined: it cannot, and has to be taken. */
+  /** What `look` sees after a choice, if it can be undone. Another choice has to be taken. */
   async foresee<T>([, act, undo]: Choice, look: () => T): Promise<T | undefined> {
     if (!undo) return undefined;
     act();
@@ -428,7 +428,7 @@ export class World {
     return this.#command(host, name, execute, write);
   }
 
-  /** @param write undefined: it reads */
+  /** @param write without it, the command reads */
   #command<T extends Reply | Seen | undefined>(
     host: Host,
     name: string,
