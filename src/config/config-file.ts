@@ -1,7 +1,7 @@
 import { hash } from 'node:crypto';
-import { FileWatch, oneAtATime, readBounded } from '../lib/watched-file.ts';
+import { Followed, messageOf, readBounded } from '../lib/followed.ts';
 import { ConfigError, parseConfig } from './load.ts';
-import { mergeReload, type ReloadDecision, withVersion } from './reload.ts';
+import { mergeReload, withVersion } from './reload.ts';
 import type { Config } from './schema.ts';
 
 /** Largest accepted file: 1 MiB. A larger one would hold up requests while it is parsed. */
@@ -29,23 +29,39 @@ export interface ConfigFileOptions {
  */
 export class ConfigFile {
   readonly #options: ConfigFileOptions;
-  readonly #watch: FileWatch;
+  readonly #followed: Followed<Config>;
   /** The configurations in force since the start that identify requests differently. The last one is in force now. */
   #versions: readonly Config[];
-  #digest: string | undefined;
   #last: ConfigReload | undefined;
-  readonly #readSerially = oneAtATime((options?: { evenUnchanged: boolean }) => this.#read(options));
 
   /** @param config the configuration that the gateway started with */
   constructor(config: Config, options: ConfigFileOptions) {
+    const { path, env } = options;
     this.#options = options;
     this.#versions = [config];
-    this.#watch = new FileWatch(options.path, POLL_MS, () => this.#readSerially());
+    this.#followed = new Followed({
+      paths: [path],
+      pollMs: POLL_MS,
+      read: async () => {
+        const bytes = await readBounded(path, MAX_BYTES).catch((error: unknown) => {
+          throw new ConfigError(path, [messageOf(error)]);
+        });
+        return { id: hash('sha256', bytes), load: () => parseConfig(bytes.toString('utf8'), env, path) };
+      },
+      apply: (loaded, isAsked) => this.#put(loaded, isAsked),
+      refused: (error) => {
+        // Any other message may quote the file.
+        const mistakes =
+          error instanceof ConfigError ? error.message.split('\n') : [`${path}: cannot be read`];
+        this.#last = { result: 'refused', mistakes };
+        options.onReload(this.#last);
+      },
+    });
   }
 
   /** Reads the file now, even if it is unchanged. Never rejects. */
-  async reload(): Promise<void> {
-    await this.#readSerially({ evenUnchanged: true });
+  reload(): Promise<void> {
+    return this.#followed.reload();
   }
 
   /** What differs between the file and the configuration in force. Without values: everyone may read it. */
@@ -59,47 +75,27 @@ export class ConfigFile {
   }
 
   close(): void {
-    this.#watch.close();
+    this.#followed.close();
   }
 
-  async #read({ evenUnchanged } = { evenUnchanged: false }): Promise<void> {
-    const { path, onReload } = this.#options;
-    const read = await readBounded(path, MAX_BYTES).catch((error: Error) => error);
-    const digest = read instanceof Error ? read.message : hash('sha256', read);
-    if (digest === this.#digest && !evenUnchanged) return;
-    const isFirst = this.#digest === undefined;
-    this.#digest = digest;
-    const reload = this.#put(this.#decide(read));
-    this.#last = reload;
-    // The watch reads the file once after the start, in case that it has changed since it was loaded.
-    const isNews = reload.result === 'refused' || reload.changed.length + reload.needsRestart.length > 0;
-    if (isNews || evenUnchanged || !isFirst) onReload(reload);
-  }
-
-  #decide(read: Buffer | Error): ReloadDecision {
-    const { path, env } = this.#options;
-    if (read instanceof Error) return { kind: 'refused', mistakes: [`${path}: ${read.message}`] };
-    try {
-      return mergeReload(this.#versions, parseConfig(read.toString('utf8'), env, path));
-    } catch (error) {
-      // Any other message may quote the file.
-      const mistakes = error instanceof ConfigError ? error.message.split('\n') : [`${path}: cannot be read`];
-      return { kind: 'refused', mistakes };
-    }
-  }
-
-  #put(decision: ReloadDecision): ConfigReload {
-    if (decision.kind === 'refused') return { result: 'refused', mistakes: decision.mistakes };
-    const { config, changed, needsRestart: missing } = decision;
+  /** @throws ConfigError if the loaded configuration cannot be put in force */
+  #put(loaded: Config, isAsked: boolean): void {
+    const { path, apply, onReload } = this.#options;
+    const decision = mergeReload(this.#versions, loaded);
+    if (decision.kind === 'refused') throw new ConfigError(path, decision.mistakes);
+    const { config, changed, needsRestart } = decision;
     if (changed.length > 0) {
       try {
-        this.#options.apply(config);
+        apply(config);
       } catch {
-        return { result: 'refused', mistakes: ['operations: cannot be put in force'] };
+        throw new ConfigError(path, ['operations: cannot be put in force']);
       }
       this.#versions = withVersion(this.#versions, config);
     }
-    const result = missing.length > 0 ? 'needs_restart' : 'ok';
-    return { result, changed, needsRestart: missing };
+    const isFirst = this.#last === undefined;
+    this.#last = { result: needsRestart.length > 0 ? 'needs_restart' : 'ok', changed, needsRestart };
+    // The file is read once after the start, in case that it has changed since it was loaded.
+    const isNews = changed.length + needsRestart.length > 0;
+    if (isNews || isAsked || !isFirst) onReload(this.#last);
   }
 }

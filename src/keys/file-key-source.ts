@@ -1,6 +1,6 @@
 import { hash } from 'node:crypto';
 import type { KeyReload } from '../lib/context.ts';
-import { FileWatch, messageOf, oneAtATime, readBounded } from '../lib/watched-file.ts';
+import { Followed, messageOf, readBounded } from '../lib/followed.ts';
 import { parseKeyFile, parseKeyFileAside } from './key-file.ts';
 import { KeyIndex } from './key-index.ts';
 import type { KeyEntry, KeySource, KeySourceHealth } from './key-source.ts';
@@ -27,22 +27,25 @@ export interface FileKeySourceOptions {
  */
 export class FileKeySource implements KeySource {
   readonly #options: FileKeySourceOptions;
-  readonly #watch: FileWatch;
+  readonly #followed: Followed<KeyIndex>;
   readonly #listeners: (() => void)[] = [];
   #index: KeyIndex;
-  /** A digest of the file at the last attempt to read it, or why it could not be read. */
-  #version: string;
-  /** Why the newest version is not in force; undefined: it is. */
-  #refusal: string | undefined;
   #generation = 0;
-  #closed = false;
-  readonly #readSerially = oneAtATime((options?: { evenUnchanged: boolean }) => this.#read(options));
 
   private constructor(options: FileKeySourceOptions, bytes: Buffer) {
     this.#options = options;
     this.#index = KeyIndex.of(parseKeyFile(bytes), options.pepper);
-    this.#version = hash('sha256', bytes);
-    this.#watch = new FileWatch(options.path, options.pollMs ?? POLL_MS, () => this.#readSerially());
+    const { path, pepper, pollMs = POLL_MS, onReload } = options;
+    const read = async () => {
+      const bytes = await readBounded(path, MAX_BYTES).catch((error: unknown) => {
+        throw new Error(`the file: ${messageOf(error)}`);
+      });
+      const load = async () => KeyIndex.of(await parseKeyFileAside(bytes), pepper);
+      return { id: hash('sha256', bytes), load };
+    };
+    const refused = (error: unknown) => onReload?.({ ok: false, error: messageOf(error) });
+    const apply = (index: KeyIndex) => this.#accept(index);
+    this.#followed = new Followed({ paths: [path], pollMs, read, apply, refused }, hash('sha256', bytes));
   }
 
   /** @throws Error with the path of the file and all mistakes, one line each */
@@ -80,40 +83,22 @@ export class FileKeySource implements KeySource {
   health(): KeySourceHealth {
     const keys = this.#index.size;
     const loaded = `${keys} ${keys === 1 ? 'key' : 'keys'} from ${this.#options.path}`;
-    const [refusal] = this.#refusal?.split('\n') ?? [];
+    const [refusal] = this.#followed.refusal?.split('\n') ?? [];
     if (refusal === undefined) return { detail: loaded, keys };
     return { detail: `${loaded}, from an earlier version: the newest version was refused: ${refusal}`, keys };
   }
 
-  async reload(): Promise<void> {
-    await this.#readSerially({ evenUnchanged: true });
+  reload(): Promise<void> {
+    return this.#followed.reload();
   }
 
   close(): void {
-    this.#closed = true;
-    this.#watch.close();
-  }
-
-  async #read({ evenUnchanged } = { evenUnchanged: false }): Promise<void> {
-    const read = await readBounded(this.#options.path, MAX_BYTES).catch(messageOf);
-    const version = typeof read === 'string' ? read : hash('sha256', read);
-    if (this.#closed || (version === this.#version && !evenUnchanged)) return;
-    this.#version = version;
-    try {
-      if (typeof read === 'string') throw new Error(`the file: ${read}`);
-      const index = KeyIndex.of(await parseKeyFileAside(read), this.#options.pepper);
-      if (!this.#closed) this.#accept(index);
-    } catch (error) {
-      if (this.#closed) return;
-      this.#refusal = messageOf(error);
-      this.#options.onReload?.({ ok: false, error: this.#refusal });
-    }
+    this.#followed.close();
   }
 
   #accept(index: KeyIndex): void {
     this.#index = index;
     this.#generation++;
-    this.#refusal = undefined;
     for (const listener of this.#listeners) listener();
     this.#options.onReload?.({ ok: true, keys: index.size });
   }

@@ -2,7 +2,7 @@ import { createPrivateKey, hash, X509Certificate } from 'node:crypto';
 import { stat } from 'node:fs/promises';
 import { createSecureContext } from 'node:tls';
 import type { Clock } from './clock.ts';
-import { FileWatch, messageOf, oneAtATime, readBounded } from './watched-file.ts';
+import { Followed, messageOf, readBounded } from './followed.ts';
 
 /** Paths of PEM files. `cert` begins with the own certificate; its intermediates follow. `key` belongs to it. */
 export interface CertificatePaths {
@@ -51,32 +51,33 @@ interface Loaded {
 export class WatchedCertificate {
   readonly name: string;
   readonly #options: WatchedCertificateOptions;
-  readonly #watches: FileWatch[];
-  readonly #retry: NodeJS.Timeout;
+  readonly #followed: Followed<Loaded>;
   readonly #listeners: ((credentials: Credentials) => void)[] = [];
   #loaded: Loaded;
-  #version: string;
-  /** Why the newest version is not in use. Undefined: it is. */
-  #refusal: string | undefined;
   #readableByOthers: boolean;
-  #closed = false;
-  readonly #readSerially = oneAtATime((options?: { evenUnchanged?: boolean; again?: boolean }) =>
-    this.#read(options),
-  );
 
   private constructor(options: WatchedCertificateOptions, loaded: Loaded, readableByOthers: boolean) {
-    this.name = options.name;
+    const { name, paths, clock, onReload } = options;
+    this.name = name;
     this.#options = options;
     this.#loaded = loaded;
-    this.#version = versionOf(loaded.credentials);
     this.#readableByOthers = readableByOthers;
-    const { ca, cert, key } = options.paths;
-    this.#watches = [ca, cert, key]
-      .filter((path) => path !== undefined)
-      .map((path) => new FileWatch(path, POLL_MS, () => this.#readSerially()));
-    this.#retry = setInterval(() => {
-      if (this.#refusal !== undefined) void this.#readSerially({ again: true });
-    }, RETRY_MS).unref();
+    const followed = {
+      paths: Object.values(paths).filter((path) => path !== undefined),
+      ...{ pollMs: POLL_MS, retryMs: RETRY_MS },
+      read: async () => {
+        this.#readableByOthers = await isReadableByOthers(paths.key);
+        const content = await read(paths);
+        return { id: idOf(content), load: () => checked(content, clock.wallMs()) };
+      },
+      apply: (newest: Loaded) => {
+        this.#loaded = newest;
+        for (const listener of this.#listeners) listener(newest.credentials);
+        onReload?.({ ok: true, expiresAtMs: newest.expiresAtMs });
+      },
+      refused: (error: unknown) => onReload?.({ ok: false, error: messageOf(error) }),
+    };
+    this.#followed = new Followed(followed, idOf(loaded.credentials));
   }
 
   /** An expired certificate is accepted here, with a warning: without it, the gateway could not start at all. */
@@ -106,16 +107,17 @@ export class WatchedCertificate {
   }
 
   /** Reads the files again without waiting for the next check. */
-  async reload(): Promise<void> {
-    await this.#readSerially({ evenUnchanged: true });
+  reload(): Promise<void> {
+    return this.#followed.reload();
   }
 
   /** What an operator should know, one line each. */
   warnings(): string[] {
     const leftMs = this.expiresAtMs - this.#options.clock.wallMs();
     const until = leftMs < SOON_MS ? new Date(this.expiresAtMs).toISOString() : '';
+    const { refusal } = this.#followed;
     return [
-      ...(this.#refusal === undefined ? [] : [`the newest files are refused: ${this.#refusal}`]),
+      ...(refusal === undefined ? [] : [`the newest files are refused: ${refusal}`]),
       ...(leftMs <= 0 ? [`the certificate expired at ${until}`] : []),
       ...(leftMs > 0 && leftMs < SOON_MS ? [`the certificate expires within 30 days: ${until}`] : []),
       ...(this.#readableByOthers ? ['every user of this machine can read the private key'] : []),
@@ -123,33 +125,7 @@ export class WatchedCertificate {
   }
 
   close(): void {
-    this.#closed = true;
-    clearInterval(this.#retry);
-    for (const watch of this.#watches) watch.close();
-  }
-
-  async #read({ evenUnchanged = false, again = false } = {}): Promise<void> {
-    const { paths, clock } = this.#options;
-    const content = await read(paths).catch(messageOf);
-    const readableByOthers = await isReadableByOthers(paths.key);
-    const version = typeof content === 'string' ? content : versionOf(content);
-    if (this.#closed) return;
-    this.#readableByOthers = readableByOthers;
-    if (version === this.#version && !evenUnchanged && !again) return;
-    this.#version = version;
-    try {
-      if (typeof content === 'string') throw new Error(content);
-      this.#loaded = checked(content, clock.wallMs());
-      this.#refusal = undefined;
-      const { credentials, expiresAtMs } = this.#loaded;
-      for (const listener of this.#listeners) listener(credentials);
-      this.#options.onReload?.({ ok: true, expiresAtMs });
-    } catch (error) {
-      // A repeated attempt is reported only if it says something new.
-      if (again && this.#refusal === messageOf(error)) return;
-      this.#refusal = messageOf(error);
-      this.#options.onReload?.({ ok: false, error: this.#refusal });
-    }
+    this.#followed.close();
   }
 }
 
@@ -216,5 +192,5 @@ async function isReadableByOthers(path: string | undefined): Promise<boolean> {
   return (mode & 0o004) !== 0;
 }
 
-const versionOf = ({ ca, cert, key }: Credentials): string =>
+const idOf = ({ ca, cert, key }: Credentials): string =>
   [ca, cert, key].map((content) => (content ? hash('sha256', content) : '')).join(' ');
