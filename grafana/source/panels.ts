@@ -98,16 +98,7 @@ interface Common<T> {
 }
 
 function fill<T extends Common<T>>(builder: T, options: PanelOptions, kind: 'instant' | 'range'): T {
-  const {
-    title,
-    description,
-    unit,
-    queries,
-    size,
-    runbook = 'operations.md#metrics',
-    details,
-    dataLinks,
-  } = options;
+  const { title, description, unit, queries, size, runbook = 'metrics.md', details, dataLinks } = options;
   const [columns, height] = size;
   const more = details ? [toPage(details, 'Details')] : [];
   builder.title(title).description(description).datasource(dataSource).unit(unit);

@@ -54,7 +54,7 @@ export const linksPage = (hasRecords: boolean): string =>
     ...(hasRecords ? ['<li>/records: keys in doubt, for programs that have the admin token</li>'] : []),
     '</ul>',
     '<p>The console is off. It needs <code>admin.token</code> or <code>admin.tokens</code> in the configuration, and no <code>admin.console: false</code>.</p>',
-    '<p>docs/runbook has a page for each alert, and says how to resolve a key in doubt. docs/operations.md has the sections Health, The log, and The console.</p>',
+    '<p>docs/runbook has a page for each alert, and says how to resolve a key in doubt. docs/metrics.md explains the metrics. docs/operations.md has the sections Health, The log, and The console.</p>',
   ]);
 
 /** What `/console/` shows when the files of the page are not there. */

@@ -12,8 +12,8 @@ const USAGE = `oncegate store accept --config FILE --reason TEXT [--by NAME]
 oncegate store repair-index --config FILE
 
 accept: accepts a store that is another one, was emptied, or is older than it was. Until then its gateways start no new key, because
-every key that it has forgotten is paid again. docs/runbook/after-a-backup-was-restored.md says what to do before. Running gateways notice it within seconds.
-Each configuration on each machine has its own file, so repeat this for each.
+every key that it has forgotten is paid again. docs/runbook/after-a-backup-was-restored.md says what to do before. Running gateways
+notice it within seconds. Each configuration on each machine has its own file, so repeat this for each.
 
   --reason TEXT    why, in one line; kept in the file of the store's mark, and logged
   --by NAME        who (default: the user of this process)

@@ -1,7 +1,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { Metrics as AllMetrics } from '../telemetry/metrics.ts';
 
-/** Metrics of one `idempotency`, or of several. docs/operations.md describes each of them. */
+/** Metrics of one `idempotency`, or of several. docs/metrics.md describes each of them. */
 export interface Metrics {
   /** All metrics, in Prometheus' text format. */
   text(): Promise<string>;

@@ -18,13 +18,13 @@ const ADRS = DOCUMENTS.filter((path) => /^docs\/adr\/\d/.test(path));
 const withoutCode = (markdown: string) => markdown.replace(/```.*?```/gs, '').replace(/`[^`\n]*`/g, '');
 
 describe('documents', () => {
-  it('docs/operations.md names every metric, and the documents name no other', () => {
+  it('docs/metrics.md names every metric, and the documents name no other', () => {
     const { registry } = new Metrics();
     const metrics = registry.getMetricsAsArray().map(({ name }) => name);
     const namesIn = (path: string) =>
       [...read(path).matchAll(/`(oncegate_[a-z_]+)/g)].map(([, name = '']) => name);
     const ours = metrics.filter((name) => name.startsWith('oncegate_'));
-    expect([...new Set(namesIn('docs/operations.md'))].sort()).toEqual(ours.sort());
+    expect([...new Set(namesIn('docs/metrics.md'))].sort()).toEqual(ours.sort());
     // The changelog has the names of earlier versions.
     const others = DOCUMENTS.filter((path) => path !== 'CHANGELOG.md').flatMap(namesIn);
     expect(others.filter((name) => !metrics.includes(name))).toEqual([]);
