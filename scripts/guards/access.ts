@@ -51,7 +51,7 @@ export const accessGuards: readonly Guard[] = [
   ],
   [
     'a client tells the backend another address although it is no trusted proxy',
-    ['src/gateway/client-address.ts', 'findClient', '!isTrusted?.(peer, 0)', '!isTrusted'],
+    ['src/requests/client-address.ts', 'findClient', '!isTrusted?.(peer, 0)', '!isTrusted'],
     ['e2e/http/headers', 'behind trusted proxies > somebody else is not believed'],
   ],
 ];

@@ -1,4 +1,5 @@
 import { createAdmin } from '../admin/application.ts';
+import { OverviewSource } from '../admin/console/overview.ts';
 import { createAdminServer } from '../admin/server.ts';
 import type { AdminObserver, AdminSource } from '../admin/source.ts';
 import type { Config } from '../config/schema.ts';
@@ -6,7 +7,6 @@ import type { Clock } from '../lib/clock.ts';
 import type { Logger } from '../telemetry/logger.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
 import { listen } from './http-server.ts';
-import { OverviewSource } from './overview.ts';
 
 /** What a gateway shows on its admin port. */
 interface AdminPortParts {

@@ -1,4 +1,4 @@
-import { randomUUID } from 'node:crypto';
+import { constants, randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import {
   createServer,
@@ -8,9 +8,12 @@ import {
   type ServerOptions,
   type ServerResponse,
 } from 'node:http';
+import { createServer as createHttpsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
 import type { Duplex } from 'node:stream';
+import type { TLSSocket } from 'node:tls';
 import type { Config } from '../config/schema.ts';
+import type { WatchedCertificate } from '../lib/certificate.ts';
 import { hasBody } from '../lib/context.ts';
 import {
   endSoon,
@@ -22,7 +25,6 @@ import {
 } from '../lib/problem.ts';
 import { MAX_HEADER_LINES } from './admission.ts';
 import { OpenResponses } from './open-responses.ts';
-import { createTlsServer, type ListenerTls } from './tls-server.ts';
 
 /**
  * As far as the HTTP server enforces them. `bodyTimeoutMs` only raises Node's own limit: `takeBody` enforces it for bodies that are
@@ -38,6 +40,18 @@ export interface App {
   handle(req: IncomingMessage, res: ServerResponse): void;
   Request: typeof IncomingMessage;
   Response: typeof ServerResponse;
+}
+
+/** Why a handshake failed: a label of a metric. `disconnected` is also a probe that only opens a connection. */
+type HandshakeFailure = 'disconnected' | 'timeout' | 'refused';
+
+export interface ListenerTls {
+  certificate: WatchedCertificate;
+  minVersion: 'TLSv1.2' | 'TLSv1.3';
+  /** Time for a client to complete the handshake. Then its connection is closed. Milliseconds. */
+  handshakeTimeoutMs: number;
+  /** Called for each connection that is closed because its handshake failed. `code`: of Node or OpenSSL. */
+  onHandshakeFailed(reason: HandshakeFailure, code: string): void;
 }
 
 export interface HttpServerOptions {
@@ -167,6 +181,49 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     sendProblemOnSocket(socket, problemDocument(refusal, randomUUID()));
   });
   return { server, endKeepAlive: () => responses.endKeepAlive(), limit };
+}
+
+const REASONS: Record<string, HandshakeFailure> = {
+  ECONNRESET: 'disconnected',
+  EPIPE: 'disconnected',
+  ERR_TLS_HANDSHAKE_TIMEOUT: 'timeout',
+};
+
+/**
+ * An HTTPS server that behaves like `http.createServer(options)` behind the handshake. A new version of the certificate is
+ * used from the next handshake on; open connections keep theirs.
+ */
+function createTlsServer(tls: ListenerTls, options: ServerOptions, onRequest: RequestListener): Server {
+  const { certificate, minVersion, handshakeTimeoutMs, onHandshakeFailed } = tls;
+  const secureOptions = {
+    minVersion,
+    // ADR 26 says why there are no session tickets.
+    secureOptions: constants.SSL_OP_NO_TICKET | constants.SSL_OP_NO_RENEGOTIATION,
+  };
+  const server = createHttpsServer(
+    {
+      ...options,
+      ...secureOptions,
+      ...certificate.credentials,
+      ALPNProtocols: ['http/1.1'],
+      handshakeTimeout: handshakeTimeoutMs,
+    },
+    onRequest,
+  );
+  certificate.onChange((credentials) => server.setSecureContext({ ...secureOptions, ...credentials }));
+  server.on('secureConnection', (socket: TLSSocket) => {
+    // Any data listener makes Node read the socket as a stream, and no longer directly into its parser. A TLS socket that Node
+    // pauses, because answers wait for the client, still delivers what is decrypted: the paused parser would lose those bytes,
+    // and read on in the middle of a request.
+    socket.on('data', () => {});
+  });
+  // Node's own listener reports a failed handshake as malformed HTTP, which would be answered in clear text or never.
+  server.removeAllListeners('tlsClientError');
+  server.on('tlsClientError', (error: NodeJS.ErrnoException, socket: TLSSocket) => {
+    socket.destroy();
+    onHandshakeFailed(REASONS[error.code ?? ''] ?? 'refused', error.code ?? error.name);
+  });
+  return server;
 }
 
 function malformed(code = ''): Problem {

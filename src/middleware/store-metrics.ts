@@ -1,4 +1,4 @@
-import { DoubtGauges, type DoubtGaugesOptions } from '../gateway/doubt-gauges.ts';
+import { DoubtGauges, type DoubtGaugesOptions } from '../doubts/gauges.ts';
 import { idempotencyOptions } from '../idempotency/options.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
 import type { Observer } from '../telemetry/observer.ts';

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { pino } from 'pino';
 import { expect, it, onTestFinished } from 'vitest';
-import { DoubtGauges } from '../../src/gateway/doubt-gauges.ts';
+import { DoubtGauges } from '../../src/doubts/gauges.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { shareStoreMetrics } from '../../src/middleware/store-metrics.ts';
 import type { OpenedStore } from '../../src/middleware/stores.ts';

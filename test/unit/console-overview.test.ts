@@ -1,5 +1,5 @@
 import { afterEach, expect, it, vi } from 'vitest';
-import { EVERY_MS, MOST_KEPT, OverviewSource } from '../../src/gateway/overview.ts';
+import { EVERY_MS, MOST_KEPT, OverviewSource } from '../../src/admin/console/overview.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { problem, problemCodes } from '../../src/lib/problem.ts';
 import { OUTCOMES } from '../../src/telemetry/catalogue.ts';

@@ -154,7 +154,7 @@ test('a merchant who does not read its answers is disconnected', async () => {
   await until(async () => (await inFlight()) === 0);
 });
 
-// Node's parser loses bytes when a TLS socket is paused: see tls-server.ts.
+// Node's parser loses bytes when a TLS socket is paused: see http-server.ts.
 test('a merchant who pipelines more than it reads gets every answer, and no byte of a request is lost', async () => {
   const socket = await shakenHands({});
   const chunks: Buffer[] = [];

@@ -2,7 +2,7 @@ import type { IncomingMessage } from 'node:http';
 import { isIP, type Socket } from 'node:net';
 import { compile } from 'proxy-addr';
 import type { Client } from '../lib/context.ts';
-import { valuesOf } from '../requests/fields.ts';
+import { valuesOf } from './fields.ts';
 
 /** More proxies than a request passes. Further addresses in X-Forwarded-For are not read. */
 const MAX_PROXIES = 20;

@@ -1,9 +1,9 @@
-import type { Check } from '../admin/source.ts';
-import type { Config } from '../config/schema.ts';
-import type { Doubts, OutcomeGroup, Overview, Sample } from '../console/contract.ts';
-import { thisBuild } from '../lib/build.ts';
-import type { Clock } from '../lib/clock.ts';
-import type { Metrics } from '../telemetry/metrics.ts';
+import type { Doubts, OutcomeGroup, Overview, Sample } from '../../console/contract.ts';
+import { thisBuild } from '../../lib/build.ts';
+import type { Clock } from '../../lib/clock.ts';
+import type { Mode } from '../../store/contract.ts';
+import type { Metrics } from '../../telemetry/metrics.ts';
+import type { Check } from '../source.ts';
 
 export const EVERY_MS = 5000;
 /** An hour of samples, and the one before. */
@@ -19,7 +19,9 @@ const GROUPS: Readonly<Record<string, OutcomeGroup>> = {
   ...{ internal_error: 'failed' },
 };
 
-interface OverviewParts extends Pick<Config['idempotency'], 'mode' | 'countDoubtsEveryMs'> {
+interface OverviewParts {
+  mode: Mode;
+  countDoubtsEveryMs: number;
   metrics: Metrics;
   checks(): Promise<Check[]>;
   clock: Clock;

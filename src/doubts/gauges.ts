@@ -29,8 +29,8 @@ export class DoubtGauges {
   #closing = new AbortController();
   readonly #shown = new Map<string, number>();
   #last: DoubtCount | undefined;
-  #timer: NodeJS.Timeout | undefined;
-  /** When the timer is due, on the monotonic clock. Infinity: there is none. */
+  #cancelNext: () => void = () => {};
+  /** When it counts next, on the monotonic clock. Infinity: that is not known yet. */
   #dueMs = Number.POSITIVE_INFINITY;
   #hasBegun = false;
   #isCounting = false;
@@ -68,14 +68,15 @@ export class DoubtGauges {
 
   close(): void {
     this.#closing.abort();
-    clearTimeout(this.#timer);
+    this.#cancelNext();
   }
 
   #schedule(inMs: number, isEarly = false): void {
     if (this.#closing.signal.aborted) return;
-    clearTimeout(this.#timer);
-    this.#dueMs = this.#options.clock.monotonicMs() + inMs;
-    this.#timer = setTimeout(() => void this.#count(isEarly), inMs).unref();
+    this.#cancelNext();
+    const { clock } = this.#options;
+    this.#dueMs = clock.monotonicMs() + inMs;
+    this.#cancelNext = clock.after(inMs, () => void this.#count(isEarly), true);
   }
 
   async #count(isEarly = false): Promise<void> {
