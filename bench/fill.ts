@@ -32,7 +32,7 @@ function completed(): KeyRecord & Required<Pick<KeyRecord, 'completion'>> {
   };
 }
 
-/** Scopes in ascending order, evenly spread as hashes are. This order inserts fastest and fills the pages best. */
+/** Record ids in ascending order, evenly spread as hashes are. This order inserts fastest and fills the pages best. */
 function* recordIds(count: number): Generator<Buffer> {
   const step = 2 ** 48 / count;
   let block = Buffer.alloc(0);

@@ -6,7 +6,7 @@ import type { Call, Ended, Event, StopsCompleting } from './chaos/history.ts';
 import type { Sample } from './chaos/samples.ts';
 import { summaryOf } from './chaos/summary.ts';
 
-const RECORD_ID = 'M-ALPHA payout-1';
+const NAME = 'M-ALPHA payout-1';
 const ENTRY = { merchant: 'M-ALPHA', idempotency_key: 'payout-1' };
 
 const result = (digest = 'a', more: Partial<Extract<Ended, { kind: 'result' }>> = {}): Ended => ({
@@ -19,13 +19,13 @@ const REPLAY = result('a', { replayed: true });
 
 /** A call that takes 100 ms. */
 const call = (atMs: number, ended: Ended, more: Partial<Call> = {}): Event => ({
-  ...{ event: 'call', atMs, endedAtMs: atMs + 100, recordId: RECORD_ID, gateway: 0, life: 1, as: 'merchant' },
+  ...{ event: 'call', atMs, endedAtMs: atMs + 100, name: NAME, gateway: 0, life: 1, as: 'merchant' },
   ...{ ended, ...more },
 });
 const last = (ended: Ended): Event => call(90_000, ended, { as: 'last' });
 
 const evidenceOf = (events: Event[], more: Partial<Evidence> = {}): Evidence => ({
-  ...{ events, payouts: [ENTRY], listed: new Set([RECORD_ID]), resolved: [], recoveriesMs: [] },
+  ...{ events, payouts: [ENTRY], listed: new Set([NAME]), resolved: [], recoveriesMs: [] },
   ...{ recoverWithinMs: 3000, failsOver: false, samples: [] },
   ...more,
 });
@@ -57,7 +57,7 @@ const samplesOf = (minutes: number, change: (share: number) => Partial<Sample> =
     ...{ anonymousBytes: 200 * MIB, heapUsedBytes: 50 * MIB, descriptors: 90, ...change(i / 100) },
   }));
 
-const NO_REFUSAL = { recordId: RECORD_ID, refusal: undefined };
+const NO_REFUSAL = { name: NAME, refusal: undefined };
 const resolved: Evidence['resolved'] = [
   { ...NO_REFUSAL, as: 'completed', ended: problem('response_not_stored') },
   { ...NO_REFUSAL, as: 'released', ended: result() },
@@ -197,7 +197,7 @@ describe('the summary of the fault suite', () => {
     faults: {},
     missing: [],
   };
-  const sent: Event = { event: 'sent', atMs: 10, recordId: RECORD_ID };
+  const sent: Event = { event: 'sent', atMs: 10, name: NAME };
   const summarise = (events: Event[], more?: Partial<Evidence>) =>
     summaryOf({ ...facts, keys: 1 }, evidenceOf(events, more), []);
 
@@ -213,7 +213,7 @@ describe('the summary of the fault suite', () => {
   });
 
   it('rejects its own count if the ledger has a payout that no gateway reported as sent', () => {
-    expect(() => summarise(fine)).toThrow(`did not see that ${RECORD_ID} was sent`);
+    expect(() => summarise(fine)).toThrow(`did not see that ${NAME} was sent`);
   });
 });
 

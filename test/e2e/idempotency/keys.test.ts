@@ -123,7 +123,7 @@ const idIn = ({ body }: { body: Buffer }): string => JSON.parse(`${body}`).data.
 it('a key belongs to its merchant: two merchants, two payouts, and no data of one in the other’s answer', async () => {
   const key = randomUUID();
   const alpha = await pay(`${OURS}: ${key}`);
-  // Another amount: with a shared scope this would be a 422.
+  // Another amount: under the same record id this would be a 422.
   const bravo = await payAs({ who: BRAVO, body: payoutBody(77) }, `${OURS}: ${key}`);
   expect([alpha.status, bravo.status, isReplay(bravo)]).toEqual([201, 201, false]);
   expect(bravo.body.toString()).not.toContain(idIn(alpha));

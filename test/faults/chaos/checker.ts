@@ -20,7 +20,7 @@ export interface LedgerEntry {
 export interface Evidence {
   events: readonly Event[];
   payouts: readonly LedgerEntry[];
-  /** Scopes that `oncegate records list --in-doubt` shows after the last calls. */
+  /** The keys that `oncegate records list --in-doubt` shows after the last calls. */
   listed: ReadonlySet<string>;
   /** The resolutions of keys in doubt by operators, after the last calls. */
   resolved: readonly Resolved[];
@@ -35,7 +35,7 @@ export interface Evidence {
 
 /** A resolution, and the answer that its merchant got after it. */
 export interface Resolved {
-  recordId: string;
+  name: string;
   as: 'completed' | 'released';
   ended: Ended;
   /** Why the resolution was refused. */
@@ -45,7 +45,7 @@ export interface Resolved {
 export interface Violation {
   rule: keyof typeof RULES;
   /** Merchant and key, or the gateway or ledger that it concerns. */
-  recordId: string;
+  name: string;
   detail: string;
 }
 
@@ -78,16 +78,16 @@ export function check(evidence: Evidence): Violation[] {
   const losses = events.filter((event) => event.event === 'backend_lost' || event.event === 'stalled');
   const world = { faults: spansOf(events), deaths, failsOver };
   const found: Violation[] = [];
-  for (const [recordId, entries] of paid) {
+  for (const [name, entries] of paid) {
     if (entries.length > 1)
-      found.push({ rule: 'paid_twice', recordId, detail: `${entries.length} ledger entries` });
+      found.push({ rule: 'paid_twice', name, detail: `${entries.length} ledger entries` });
   }
-  for (const [recordId, calls] of Map.groupBy(callsOf(events), (call) => call.recordId)) {
+  for (const [name, calls] of Map.groupBy(callsOf(events), (call) => call.name)) {
     const shown = [
-      ...answersOf(calls, paid.has(recordId), world),
-      ...doubtsOf(calls, listed.has(recordId), [...deaths, ...losses], world.faults),
+      ...answersOf(calls, paid.has(name), world),
+      ...doubtsOf(calls, listed.has(name), [...deaths, ...losses], world.faults),
     ];
-    for (const [rule, detail] of shown) found.push({ rule, recordId, detail });
+    for (const [rule, detail] of shown) found.push({ rule, name, detail });
   }
   return [...found, ...resolved.flatMap(unresolved), ...ofTheRun(evidence)];
 }
@@ -149,25 +149,25 @@ function isExplained(call: Call, causes: readonly Cause[], faults: readonly Faul
 }
 
 /** A released key is executed by the next retry. A key that was completed without a response is never executed again. */
-function unresolved({ recordId, as, ended, refusal }: Resolved): Violation[] {
+function unresolved({ name, as, ended, refusal }: Resolved): Violation[] {
   const isSeen =
     as === 'released' ? isCompleted(ended) : ended.kind === 'problem' && ended.code === 'response_not_stored';
   if (isSeen && refusal === undefined) return [];
-  return [{ rule: 'unresolvable', recordId, detail: `${as}: ${refusal ?? JSON.stringify(ended)}` }];
+  return [{ rule: 'unresolvable', name, detail: `${as}: ${refusal ?? JSON.stringify(ended)}` }];
 }
 
 function* ofTheRun({ events, recoveriesMs, recoverWithinMs, samples }: Evidence): Generator<Violation> {
   for (const event of events) {
     if (event.event !== 'gateway_died' || isKill(event) || (event.how === '0' && !event.unasked)) continue;
-    const recordId = `gateway ${event.gateway}`;
-    yield { rule: 'gateway_failed', recordId, detail: `it exited with ${event.how}` };
+    const name = `gateway ${event.gateway}`;
+    yield { rule: 'gateway_failed', name, detail: `it exited with ${event.how}` };
   }
   const p99Ms = quantile(recoveriesMs, 0.99);
   if (p99Ms > recoverWithinMs)
-    yield { rule: 'slow_recovery', recordId: 'merchants', detail: `p99 ${Math.round(p99Ms)} ms` };
+    yield { rule: 'slow_recovery', name: 'merchants', detail: `p99 ${Math.round(p99Ms)} ms` };
   for (const { gateway, figure, second, last, verdict } of growthOf(samples))
     if (verdict === 'grew')
-      yield { rule: 'grows', recordId: `gateway ${gateway}`, detail: `${figure}: ${second} to ${last}` };
+      yield { rule: 'grows', name: `gateway ${gateway}`, detail: `${figure}: ${second} to ${last}` };
 }
 
 /** 0 for an empty list. */

@@ -179,8 +179,8 @@ export class GatewayProcess {
   }
 
   #noted(note: GatewayNote): void {
-    const recordId = `${note.merchant} ${note.key}`;
-    if (note.note === 'sends') this.#history.add({ event: 'sent', atMs: this.#history.nowMs(), recordId });
+    const name = `${note.merchant} ${note.key}`;
+    if (note.note === 'sends') this.#history.add({ event: 'sent', atMs: this.#history.nowMs(), name });
     else this.#stoppedIn = note;
   }
 

@@ -17,8 +17,8 @@ export type Event =
       event: 'call';
       atMs: number;
       endedAtMs: number;
-      /** Merchant code and idempotency key, separated by a space. */
-      recordId: string;
+      /** Of the key: merchant code and idempotency key, separated by a space. */
+      name: string;
       gateway: number;
       /** Number of the gateway's process: it grows with every restart. */
       life: number;
@@ -29,7 +29,7 @@ export type Event =
       ended: Ended;
     }
   /** A gateway's process is about to hand the first byte of a request to the kernel. */
-  | { event: 'sent'; atMs: number; recordId: string }
+  | { event: 'sent'; atMs: number; name: string }
   | {
       event: 'fault' | 'healed';
       atMs: number;

@@ -48,7 +48,7 @@ export class Merchants {
   readonly #gateways: readonly GatewayProcess[];
   readonly #clients: Client[];
   readonly #open = new Set<Life>();
-  readonly #byRecord = new Map<string, Life>();
+  readonly #byName = new Map<string, Life>();
   calls = 0;
   #turn = 0;
   #paying = false;
@@ -88,9 +88,9 @@ export class Merchants {
     await this.stop();
   }
 
-  /** @param recordId merchant and key, separated by a space */
-  lifeOf(recordId: string): Life | undefined {
-    return this.#byRecord.get(recordId);
+  /** @param name of the key: merchant and key, separated by a space */
+  lifeOf(name: string): Life | undefined {
+    return this.#byName.get(name);
   }
 
   /** A payout under a new key. Every merchant uses the same key names. */
@@ -105,7 +105,7 @@ export class Merchants {
     };
     const life: Life = { payout, known: 'nothing' };
     this.lives.push(life);
-    this.#byRecord.set(`${merchant} ${payout.key}`, life);
+    this.#byName.set(`${merchant} ${payout.key}`, life);
     return life;
   }
 
@@ -122,7 +122,7 @@ export class Merchants {
     const ended = await client.pay(sent, secret, options);
     this.#history.add({
       ...{ event: 'call', atMs, endedAtMs: this.#history.nowMs() },
-      ...{ recordId: `${payout.merchant} ${payout.key}`, gateway: number, life: processLife, as },
+      ...{ name: `${payout.merchant} ${payout.key}`, gateway: number, life: processLife, as },
       ...(fault === undefined ? {} : { fault }),
       ended,
     });

@@ -209,14 +209,14 @@ class Run {
   async #resolveDoubts(listed: readonly Listed[], paid: ReadonlySet<string>): Promise<Resolved[]> {
     const resolved: Resolved[] = [];
     for (const [i, record] of this.#random.shuffled(listed).slice(0, RESOLVED).entries()) {
-      const recordId = `${record.merchant} ${record.key}`;
-      const life = this.#merchants.lifeOf(recordId);
+      const name = `${record.merchant} ${record.key}`;
+      const life = this.#merchants.lifeOf(name);
       const gateway = this.#world.gateways[i % GATEWAYS];
-      if (!life || !gateway) throw new Error(`no merchant asked for ${recordId}`);
-      const as = paid.has(recordId) ? 'completed' : 'released';
+      if (!life || !gateway) throw new Error(`no merchant asked for ${name}`);
+      const as = paid.has(name) ? 'completed' : 'released';
       const refusal = await resolveInDoubt(gateway.adminPort, record.recordId, as);
       const ended = await this.#merchants.call(life, 'resolved', i, { preferWaitS: 1 });
-      resolved.push({ recordId, as, ended, refusal });
+      resolved.push({ name, as, ended, refusal });
     }
     return resolved;
   }

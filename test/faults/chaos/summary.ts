@@ -24,11 +24,9 @@ const SHOWN = 20;
 export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonly Violation[]) {
   const { events, payouts, recoveriesMs } = evidence;
   const calls = callsOf(events);
-  const last = new Map(
-    calls.filter(({ as }) => as === 'last').map(({ recordId, ended }) => [recordId, ended]),
-  );
+  const last = new Map(calls.filter(({ as }) => as === 'last').map(({ name, ended }) => [name, ended]));
   const inDoubt = [...last].filter(([, ended]) => isInDoubt(ended));
-  const sent = sentScopes(evidence);
+  const sent = sentKeys(evidence);
   const byRule: Record<string, number> = {};
   for (const { rule } of violations) byRule[rule] = (byRule[rule] ?? 0) + 1;
   const ms = (part: number) => Math.round(quantile(recoveriesMs, part));
@@ -43,7 +41,7 @@ export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonl
     completed: [...last.values()].filter(isCompleted).length,
     inDoubt: inDoubt.length,
     /** How many of those no gateway had sent a byte of: the cost of a single write before the first byte. */
-    neverSent: inDoubt.filter(([recordId]) => !sent.has(recordId)).length,
+    neverSent: inDoubt.filter(([name]) => !sent.has(name)).length,
     /** How many of those in doubt operators resolved. */
     resolved: evidence.resolved.length,
     /** Gateways that were killed, or shut down. */
@@ -59,17 +57,17 @@ export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonl
 }
 
 /**
- * Scopes of which a gateway sent the first byte before operators released some of them after the run.
+ * The keys of which a gateway sent the first byte before operators released some of them after the run.
  *
  * @throws if the ledger has a payout that no gateway sent: then the measurement is wrong
  */
-function sentScopes({ events, payouts }: Evidence): Set<string> {
+function sentKeys({ events, payouts }: Evidence): Set<string> {
   const sent = events.filter((event) => event.event === 'sent');
-  const ever = new Set(sent.map(({ recordId }) => recordId));
-  const unseen = payouts.map(nameOfEntry).find((recordId) => !ever.has(recordId));
+  const ever = new Set(sent.map(({ name }) => name));
+  const unseen = payouts.map(nameOfEntry).find((name) => !ever.has(name));
   if (unseen !== undefined) throw new Error(`the suite did not see that ${unseen} was sent`);
   const resolvedMs = callsOf(events).find(({ as }) => as === 'resolved')?.atMs ?? Number.POSITIVE_INFINITY;
-  return new Set(sent.filter(({ atMs }) => atMs < resolvedMs).map(({ recordId }) => recordId));
+  return new Set(sent.filter(({ atMs }) => atMs < resolvedMs).map(({ name }) => name));
 }
 
 const COLUMNS: Record<string, (summary: Summary) => string | number> = {
@@ -109,9 +107,7 @@ export function tableOf(summary: Summary): string {
   for (const [rule, says] of Object.entries(RULES)) rows[`rule: ${says}`] = violations.byRule[rule] ?? 0;
   const width = Math.max(...Object.keys(rows).map((name) => name.length));
   const lines = Object.entries(rows).map(([name, value]) => `${name.padEnd(width)}  ${value}`);
-  const first = violations.first.map(
-    ({ rule, recordId, detail }) => `VIOLATION ${rule}: ${recordId}: ${detail}`,
-  );
+  const first = violations.first.map(({ rule, name, detail }) => `VIOLATION ${rule}: ${name}: ${detail}`);
   const missing = summary.missing.map((fault) => `NOT TESTED on this machine: ${fault}`);
   const verdict = summary.clean ? 'clean: no violation' : `${violations.total} violations`;
   return [...lines, ...missing, ...first, verdict, ''].join('\n');
