@@ -16,10 +16,10 @@ import {
   UnknownCursor,
   UnreadableRecord,
 } from '../store/contract.ts';
+import type { Emit } from '../telemetry/emit.ts';
 import type {
   AuditView,
   ListRequest,
-  LoggedResolution,
   RecordsAnswer,
   RecordsPage,
   RecordView,
@@ -41,9 +41,6 @@ export interface DeskOptions {
   source?: ResolutionSource;
 }
 
-/** Called for each resolution that was written. */
-export type ObserveResolution = (recordId: string, resolution: LoggedResolution) => void;
-
 const MAX_LIMIT = 1000;
 /** In one search for the records of a merchant. */
 const MAX_SEARCHED_PAGES = 20;
@@ -52,12 +49,12 @@ const MAX_SEARCHED_PAGES = 20;
 export class Desk {
   readonly #store: Store;
   readonly #options: DeskOptions;
-  readonly #observe: ObserveResolution;
+  readonly #emit: Emit;
 
-  constructor(store: Store, options: DeskOptions, observe: ObserveResolution = () => {}) {
+  constructor(store: Store, options: DeskOptions, emit: Emit = () => {}) {
     this.#store = store;
     this.#options = options;
-    this.#observe = observe;
+    this.#emit = emit;
   }
 
   /** The store lists the records of all merchants, so those of one are looked for in several pages. */
@@ -151,7 +148,8 @@ export class Desk {
     });
     if (resolved === 'alive') return this.#alive(now.record);
     if (resolved === 'changed') return await this.#changed(recordId);
-    this.#observe(recordId, done);
+    const { merchant, operation, state: from } = record;
+    this.#emit('resolved', { recordId, merchant, operation, ...note, from, to: resolution.as });
     return { kind: 'found', value: { recordId, ...done } };
   }
 

@@ -1,11 +1,11 @@
 import type { Store } from '../ledger/ledger.ts';
 import { recordIdOf } from '../ledger/record-id.ts';
-import { auditOf } from '../ledger/rules.ts';
 import type { RecordId, Token } from '../lib/brands.ts';
 import { type Clock, pause } from '../lib/clock.ts';
 import type { LookupAnswer } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
-import type { AuditRecord, IdempotencyRecord, RecordHead, Resolution } from '../store/contract.ts';
+import type { IdempotencyRecord, RecordHead, Resolution } from '../store/contract.ts';
+import type { Emit } from '../telemetry/emit.ts';
 
 /** Finds out what became of keys in doubt, for operations with `inDoubt: lookup`. */
 export type DoubtLookups = Pick<Lookups, 'lookUpLater' | 'lookUpNow'>;
@@ -20,17 +20,6 @@ export interface Lookup {
   firstAfterMs: number;
   /** Longest pause between two lookups. */
   maxPauseMs: number;
-}
-
-/** The result of a lookup. `unknown`: the answer does not decide what became of the key, or not yet. */
-export type LookupResult = 'completed' | 'released' | 'unknown' | 'failed';
-
-/** Events of the lookups, for metrics and the log. */
-export interface LookupObserver {
-  lookedUp(operation: string, result: LookupResult): void;
-  resolved(recordId: RecordId, resolution: AuditRecord): void;
-  /** The key stays in doubt. `times`: how many lookups have failed to decide it. */
-  undecided(record: RecordHead & { recordId: RecordId }, said: string, times: number): void;
 }
 
 /** A key in doubt that this process looks up until the backend's answer decides it. */
@@ -67,7 +56,7 @@ export class Lookups {
   readonly #store: Store;
   readonly #layer: string;
   #byOperation: ReadonlyMap<string, Lookup>;
-  readonly #observer: LookupObserver;
+  readonly #emit: Emit;
   readonly #clock: Clock;
   readonly #random: Random;
   readonly #doubts = new Map<RecordId, Doubt>();
@@ -85,14 +74,14 @@ export class Lookups {
     store: Store,
     layer: string,
     byOperation: ReadonlyMap<string, Lookup>,
-    observer: LookupObserver,
+    emit: Emit,
     clock: Clock,
     random: Random = systemRandom,
   ) {
     this.#store = store;
     this.#layer = layer;
     this.#byOperation = byOperation;
-    this.#observer = observer;
+    this.#emit = emit;
     this.#clock = clock;
     this.#random = random;
   }
@@ -222,28 +211,31 @@ export class Lookups {
   }
 
   async #attempt(doubt: Doubt): Promise<Verdict> {
-    const lookup = this.#byOperation.get(doubt.operation);
-    const record = await this.#store.get(doubt.recordId);
+    const { recordId, operation } = doubt;
+    const lookup = this.#byOperation.get(operation);
+    const record = await this.#store.get(recordId);
     if (!lookup || !record || !mayBeInDoubt(record, doubt)) return 'changed';
     this.#noteToken(doubt, record.token);
     const inDoubtMs = this.#clock.monotonicMs() - doubt.metMs;
     const answer = await lookup.ask(record);
-    if (this.#byOperation.get(doubt.operation) !== lookup) return this.#postpone(doubt);
+    if (this.#byOperation.get(operation) !== lookup) return this.#postpone(doubt);
     // After a restart, a request that was not executed says nothing about the other one.
     const mayRelease = inDoubtMs >= lookup.releaseAfterMs && !record.restarted;
     const resolution = resolutionBy(answer, mayRelease);
     if (!resolution) {
-      this.#observer.lookedUp(doubt.operation, answer.kind === 'failed' ? 'failed' : 'unknown');
-      this.#observer.undecided({ ...record, recordId: doubt.recordId }, answer.said, ++doubt.times);
+      this.#emit('lookups', { operation, result: answer.kind === 'failed' ? 'failed' : 'unknown' });
+      this.#emit('undecided', { ...record, recordId, said: answer.said, times: ++doubt.times });
       const believedMs = doubt.metMs + lookup.releaseAfterMs;
       return this.#postpone(doubt, answer.kind === 'not_executed' ? believedMs : undefined);
     }
     const note = { by: 'lookup', reason: answer.said, source: 'lookup' as const };
-    const resolved = await this.#store.resolve(doubt.recordId, record.token, resolution, note);
-    this.#observer.lookedUp(doubt.operation, resolved === 'ok' ? resolution.as : 'unknown');
+    const resolved = await this.#store.resolve(recordId, record.token, resolution, note);
+    this.#emit('lookups', { operation, result: resolved === 'ok' ? resolution.as : 'unknown' });
     if (resolved === 'alive') return this.#postpone(doubt);
     if (resolved === 'changed') return 'changed';
-    this.#observer.resolved(doubt.recordId, auditOf(record, resolution, note, this.#clock.wallMs()));
+    const { merchant, state: from } = record;
+    const what = { recordId, merchant, operation: record.operation };
+    this.#emit('resolved', { ...what, ...note, from, to: resolution.as });
     return 'resolved';
   }
 
@@ -263,7 +255,10 @@ export class Lookups {
  * as in doubt. If a token is known, an executing record must still have it. The store's `resolve` refuses if the owner is
  * alive after all.
  */
-function mayBeInDoubt(record: IdempotencyRecord, { token }: Doubt): boolean {
+function mayBeInDoubt(
+  record: IdempotencyRecord,
+  { token }: Doubt,
+): record is IdempotencyRecord & { state: 'executing' | 'in_doubt' } {
   if (record.state === 'in_doubt') return true;
   return record.state === 'executing' && (token === undefined || record.token.equals(token));
 }

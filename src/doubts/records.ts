@@ -92,12 +92,6 @@ export interface AuditView {
   to: ResolvedTo;
 }
 
-/** What is logged of a resolution. */
-export interface LoggedResolution extends Pick<AuditView, 'by' | 'reason' | 'to'> {
-  /** The record before it. */
-  from: { state: string; merchant: string; operation: string };
-}
-
 /** What the audit trail says of a resolution. */
 export interface ResolvedRecord extends Omit<AuditView, 'at'> {
   recordId: string;

@@ -129,17 +129,15 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   const lookupExecutor = new Executor(lookupConnections, maxStoredBytes, clock, upstreamTls);
   const asking = { executor: lookupExecutor, tracing };
   const doubtGauges = new DoubtGauges({ store, metrics, clock, logger, everyMs });
-  observer.onResolved = () => doubtGauges.resolved();
-  const lookups = new Lookups(store, layer, lookupsOf(config, asking), observer, clock);
+  events.on('resolved', () => doubtGauges.resolved());
+  const lookups = new Lookups(store, layer, lookupsOf(config, asking), emit, clock);
   const options = { ...idempotency, leaseMs: config.lock.leaseMs };
   const engine = new Engine(store, slots, options, emit, clock, lookups);
   // If there is one, no request goes through the engine.
   const mostOpen = upstream.maxConnections + OBSERVED_LATER;
   const observation =
     mode === 'observe' ? new Observation(store, { ...options, mostOpen }, emit, clock) : undefined;
-  const desk = new Desk(store, { ...options, clock }, (recordId, resolution) =>
-    observer.resolved(recordId, resolution),
-  );
+  const desk = new Desk(store, { ...options, clock }, emit);
   closing.defer(() => untilStored(engine, observation, config, logger));
   closing.defer(() => doubtGauges.close());
   // The executors are gone by then, so that no lookup is still running.

@@ -119,7 +119,7 @@ class Handlers {
     const slots = new Slots({ maxConnections: executing, maxQueued: queued, queueTimeoutMs }, systemClock);
     const records = measured(store.store, systemClock, this.#observer, () => store.watch?.refusal);
     const lookups = lookupsOf(options, policy, store);
-    this.#lookups = new Lookups(records, policy.layer, lookups, this.#observer, systemClock);
+    this.#lookups = new Lookups(records, policy.layer, lookups, this.#events.emit, systemClock);
     void this.#lookups.lookUpAbandoned(store.lifetimes.leaseMs);
     const engineOptions = { ...policy, ...store.lifetimes };
     this.#engine = new Engine(records, slots, engineOptions, this.#events.emit, systemClock, this.#lookups);
@@ -127,7 +127,7 @@ class Handlers {
     const metrics = this.#metrics;
     const [logger, observer] = [this.#logger, this.#observer];
     this.#doubtGauges = shareStoreMetrics(store, { metrics, clock: systemClock, logger, observer });
-    this.#observer.onResolved = () => this.#doubtGauges.resolved();
+    this.#events.on('resolved', () => this.#doubtGauges.resolved());
   }
 
   middleware(): IdempotencyMiddleware {

@@ -122,7 +122,6 @@ export const EVENTS = {
         said: text('what the backend answered'),
         times: int('how many lookups of this key did not decide'),
       },
-      'lookups',
     ),
     laterLevel: 'debug' as const,
   },

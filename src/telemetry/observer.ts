@@ -1,49 +1,17 @@
-import type { LoggedResolution } from '../doubts/records.ts';
 import type { KeyReload } from '../lib/context.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 
-/** What the log says about a request with an idempotency key. The engine's `Call` and a record's head both have it. */
-interface Keyed {
-  recordId: string;
-  merchant: string;
-  operation: string;
-  requestId?: string;
-  traceId?: string | undefined;
-}
-
 /**
- * Turns events of other modules into metrics and log lines. Satisfies the lookups' `LookupObserver`. (access.ts writes the line and the metrics that every request has.)
+ * Turns events of other modules into metrics and log lines. (access.ts writes the line and the metrics that every request has.)
  */
 export class Observer {
-  /** Called for each resolution of this process. The store counts all of them. */
-  onResolved: () => void = () => {};
   readonly #metrics: Metrics;
   readonly #logger: Logger;
 
   constructor(metrics: Metrics, logger: Logger) {
     this.#metrics = metrics;
     this.#logger = logger;
-  }
-
-  // Keys in doubt.
-
-  lookedUp(operation: string, result: 'completed' | 'released' | 'unknown' | 'failed'): void {
-    this.#metrics.lookups.inc({ operation, result });
-  }
-
-  /** A lookup did not decide the key. */
-  undecided(record: Keyed, said: string, times: number): void {
-    const fields = { ...named(record), said, times };
-    // Only the first undecided lookup of a key is a warning.
-    this.#logger[times === 1 ? 'warn' : 'debug'](fields, 'a lookup did not decide a key in doubt');
-  }
-
-  resolved(recordId: string, { by, reason, from, to }: LoggedResolution): void {
-    const { state, merchant, operation } = from;
-    const fields = { ...named({ recordId, merchant, operation }), by, reason, from: state, to: to.as };
-    this.#logger.info(fields, 'a key in doubt was resolved');
-    this.onResolved();
   }
 
   // Secret keys that the backend is asked for.
@@ -105,15 +73,6 @@ export class Observer {
     this.#logger.error({ err: error }, 'the store’s writer thread died and was replaced');
   }
 }
-
-/** Logs the first 16 digits of the record id, which are enough to find the record. The idempotency key is never logged. */
-const named = ({ recordId, merchant, operation, requestId, traceId }: Keyed) => ({
-  ...(traceId !== undefined && { traceId }),
-  recordId: recordId.slice(0, 16),
-  merchant,
-  operation,
-  requestId,
-});
 
 /** Not a method of {@link Observer}: `bearerAuth` of the package has no metrics. */
 export function logReload(logger: Logger, reload: KeyReload): void {

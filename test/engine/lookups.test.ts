@@ -6,6 +6,7 @@ import { recordIdOf } from '../../src/ledger/record-id.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import type { LookupAnswer } from '../../src/lib/exchange.ts';
 import { bring, replayOf } from '../contract/states.ts';
+import { emitTo } from '../support/emit.ts';
 import { newCall, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { movableClock } from '../support/movable-clock.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
@@ -21,7 +22,7 @@ type Answering = (time: number) => LookupAnswer | Promise<LookupAnswer>;
 /** No lookup in the background. */
 const later = { firstAfterMs: 60_000, maxPauseMs: 60_000 };
 
-/** Lookups with a backend that gives the test's answers. Records its questions and the observer's events. */
+/** Lookups with a backend that gives the test's answers. Records its questions and what was emitted. */
 function open(store: Store, answering: Answering, more: Partial<Lookup> = {}, clock: Clock = systemClock) {
   const asked: { key: string; atMs: number }[] = [];
   const events: unknown[][] = [];
@@ -40,11 +41,11 @@ function open(store: Store, answering: Answering, more: Partial<Lookup> = {}, cl
     store,
     'gateway',
     byOperation,
-    {
-      lookedUp: (_, result) => events.push(['lookedUp', result]),
-      resolved: (_, { by, reason, to }) => events.push(['resolved', by, reason, to.as]),
-      undecided: (_, said, times) => events.push(['undecided', said, times]),
-    },
+    emitTo({
+      lookups: ({ result }) => events.push(['lookups', result]),
+      resolved: ({ by, reason, to }) => events.push(['resolved', by, reason, to]),
+      undecided: ({ said, times }) => events.push(['undecided', said, times]),
+    }),
     clock,
   );
   onTestFinished(() => lookups.close());
@@ -83,7 +84,7 @@ describe('a key in doubt', () => {
     expect(asked).toHaveLength(1);
     await until(() => events.length === 2);
     expect(events).toEqual([
-      ['lookedUp', 'completed'],
+      ['lookups', 'completed'],
       ['resolved', 'lookup', 'GET answered 200', 'completed'],
     ]);
   });
@@ -101,7 +102,7 @@ describe('a key in doubt', () => {
     for (const [i, leastMs] of [9, 15, 30, 60, 120].entries())
       expect(pauses[i]).toBeGreaterThanOrEqual(leastMs - 1);
     // The test may read the new record before the lookup has the store's answer.
-    const results = () => events.filter(([event]) => event === 'lookedUp').map(([, result]) => result);
+    const results = () => events.filter(([event]) => event === 'lookups').map(([, result]) => result);
     await until(() => results().length === 5);
     expect(results()).toEqual(['failed', 'unknown', 'unknown', 'failed', 'completed']);
     expect(events).toContainEqual(['undecided', 'GET failed: ECONNRESET', 4]);
@@ -162,7 +163,7 @@ describe('a key in doubt', () => {
     expect(await store.markInDoubt(heir)).toBe('ok');
     say(notExecuted);
     await until(() => events.length > 0);
-    expect(events).toEqual([['lookedUp', 'unknown']]);
+    expect(events).toEqual([['lookups', 'unknown']]);
     expect(await store.get(heir.recordId)).toMatchObject({ state: 'in_doubt', token: heir.token });
   });
 

@@ -7,7 +7,6 @@ import { Ledger } from '../../src/ledger/ledger.ts';
 import { recordIdOf } from '../../src/ledger/record-id.ts';
 import type { RecordId } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
-import type { AuditRecord } from '../../src/store/contract.ts';
 import type { Register, Replace } from '../../src/store/register.ts';
 import type { Emit } from '../../src/telemetry/emit.ts';
 import { emitTo } from '../support/emit.ts';
@@ -143,13 +142,12 @@ export class Gateway {
         }),
     };
     const byOperation = new Map(['withdraw', 'refund'].map((operation) => [operation, lookup]));
-    const observer = {
-      lookedUp: (_: string, result: string) => event(`looked up ${result}`),
-      resolved: (_: RecordId, { to }: AuditRecord) => say(`a lookup has ${to.as} the key`),
-      undecided() {},
-    };
+    const emit = emitTo({
+      lookups: ({ result }) => event(`looked up ${result}`),
+      resolved: ({ to }) => say(`a lookup has ${to} the key`),
+    });
     const lookupClock = this.#broken.ageByWall ? { ...clock, monotonicMs: clock.wallMs } : clock;
-    return new Lookups(this.ledger, layer, byOperation, observer, lookupClock, random);
+    return new Lookups(this.ledger, layer, byOperation, emit, lookupClock, random);
   }
 
   /** @param hops the layers that it has passed, this one included. Default: this one */

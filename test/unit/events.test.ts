@@ -19,7 +19,11 @@ const TOLD: [name: string, labels: Record<string, string>, tell: (emit: Emit, se
   ['lease_lost', {}, (emit) => emit('lease_lost', call)],
   ['stale', { write: 'complete' }, (emit) => emit('stale', { ...call, write: 'complete' })],
   ['complete_late', withdraw, (emit) => emit('complete_late', { ...call, reason: 'no answer' })],
-  ['lookups', { ...withdraw, result: 'failed' }, (_, seen) => seen.lookedUp('withdraw', 'failed')],
+  [
+    'lookups',
+    { ...withdraw, result: 'failed' },
+    (emit) => emit('lookups', { ...withdraw, result: 'failed' }),
+  ],
   ['key_probes', { result: 'overloaded' }, (_, seen) => seen.keyProbed('overloaded')],
   [
     'unreadable_records',
