@@ -135,7 +135,7 @@ export class Executor {
 }
 
 interface ReadRules {
-  /** Of the request. */
+  /** The request's method. */
   method: string;
   maxBytes: number;
   timeoutMs: number;

@@ -12,7 +12,7 @@ import { answer, giveUp, incomplete, refuseAnswer, setRequestId } from './passth
 
 export interface PassthroughOptions {
   upstream: UpstreamOptions;
-  /** For an https backend. Default: it must have a certificate of a well-known authority. */
+  /** How to connect to an https backend. Default: it must have a certificate of a well-known authority. */
   tls?: ClientTls | undefined;
   /** The header fields with which a request goes to the backend. */
   headersOf(req: IncomingMessage): string[];

@@ -38,7 +38,7 @@ const maskedHeaders = (headers: unknown): unknown =>
     ? Object.fromEntries(Object.keys(headers).map((name) => [name, MASK]))
     : headers;
 
-/** Without the password of an address, and without the values of a query, except for placeholders such as `{key}`. */
+/** A text without the password of an address, and without the values of a query, except for placeholders such as `{key}`. */
 function withoutSecrets(text: string): string {
   const shown = text.replace(/([?&][^=&#]*=)(?!\{)[^&#]*/g, '$1masked');
   if (!shown.includes('@') || !URL.canParse(shown)) return shown;

@@ -4,7 +4,7 @@ import { HashTable } from '../lib/collections.ts';
 import type { QueueTicket } from '../lib/exchange.ts';
 import type { Call, Result } from './call.ts';
 
-/** The leader's result, or `lead`: the follower becomes the leader. */
+/** The leader's result, or `lead` if the follower becomes the leader. */
 type Outcome = Result | 'lead';
 
 interface Follower {

@@ -321,7 +321,7 @@ export function newExecution(call: Omit<Execution, 'token'>, token: Token): Exec
 /** Longest cause of a doubt that a record holds. */
 const MAX_CAUSE = 255;
 
-/** For traces: why the store did not answer. */
+/** Why the store did not answer, in a word for traces. */
 const errorOf = (cause: unknown): string => (cause instanceof Error ? cause.name : 'unknown');
 
 const isMaybeWritten = (cause: unknown): boolean =>
@@ -329,7 +329,7 @@ const isMaybeWritten = (cause: unknown): boolean =>
 
 const NOT_OWNER: Exchange = { kind: 'not_sent', reason: 'the key may have another owner' };
 
-/** If `run` throws, it is unknown whether the request was sent. */
+/** How an exchange ended whose `run` has thrown: it is unknown whether the request was sent. */
 const brokenRun = (error: unknown): Exchange => ({
   kind: 'unknown',
   reason: error instanceof Error ? error.name : 'unknown error',

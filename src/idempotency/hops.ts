@@ -3,7 +3,7 @@ import { type Problem, problem } from '../lib/problem.ts';
 import { HOPS } from '../requests/fields.ts';
 
 const MAX_HOPS = 8;
-/** Of the store's id: enough to tell stores apart. */
+/** How many digits of the store's id a hop has: enough to tell stores apart. */
 const ID_DIGITS = 16;
 const HOP = /^[a-z0-9-]{1,32};[0-9a-f]{16,64}$/;
 

@@ -8,9 +8,9 @@ export type Decision = 'complete' | 'release' | 'in_doubt';
 
 /** Statuses with a special meaning, from an operation's configuration. */
 export interface StatusPolicy {
-  /** With these the backend surely did not execute. */
+  /** Statuses with which the backend surely did not execute. */
   release: readonly number[];
-  /** With these a proxy in front of the backend gave up waiting: the backend may have executed. */
+  /** Statuses with which a proxy in front of the backend gave up waiting: the backend may have executed. */
   unknown: readonly number[];
 }
 
@@ -46,7 +46,7 @@ export function completionOf(exchange: Exchange): Completion {
   throw new TypeError(`an exchange of kind ${exchange.kind} cannot complete a record`);
 }
 
-/** With these an idempotent backend says that the first request still runs. */
+/** Statuses with which an idempotent backend says that the first request still runs. */
 const STILL_RUNS = [409, 425];
 
 /**

@@ -84,7 +84,7 @@ export function protect(options: ProtectOptions): Middleware {
   };
 }
 
-/** From here on the execution continues even if the merchant disconnects. Never throws. */
+/** Executes the request. From here on that continues even if the merchant disconnects. Never throws. */
 async function execute(
   options: ProtectOptions,
   req: IncomingMessage,

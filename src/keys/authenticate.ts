@@ -58,7 +58,7 @@ const UNKNOWN_KEY: KeyEntry = {
   revokedAtMs: Number.NEGATIVE_INFINITY,
 };
 
-/** Not 401: with that, a merchant would give up a key that is valid. */
+/** The answers to keys that could not be checked. Not 401: with that, a merchant would give up a key that is valid. */
 const UNCHECKED: Record<'overloaded' | 'failed', Authentication> = {
   overloaded: refused(
     'overloaded',

@@ -13,7 +13,7 @@ const POLL_MS = 100;
 
 export interface FileKeySourceOptions {
   path: string;
-  /** As for {@link KeyIndex.of}. */
+  /** See {@link KeyIndex.of}. */
   pepper?: string | undefined;
   /** Milliseconds between two checks of the file for changes. Default 100. */
   pollMs?: number;

@@ -32,7 +32,7 @@ const NEW_FILE_MODE = 0o600;
 
 /** Changes a key file, as a whole or not at all. Comments and order stay as they are, and JSON stays JSON. */
 export class KeyFileEditor {
-  /** Not the path of a symbolic link to the file, which `save` would replace. */
+  /** The path of the file itself, and not of a symbolic link to it, which `save` would replace. */
   readonly #path: string;
   readonly #document: Document;
   readonly #isJson: boolean;

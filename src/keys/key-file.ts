@@ -92,7 +92,7 @@ const merchant = mapping({
   keys: z.array(declaredKey, 'must be a list of keys').superRefine(unique('id')),
 });
 
-/** Of a key file. It changes with what an older version would misread. */
+/** The format of a key file. It changes with what an older version would misread. */
 const KEY_FILE_FORMAT = 1;
 
 const keyFile = mapping({
@@ -138,7 +138,7 @@ export function parseKeyFile(bytes: Uint8Array): KeyFile {
   throw new KeyFileError(parsed.error.issues.map(({ path, message }) => `${pathText(path)}: ${message}`));
 }
 
-/** Such as `merchants[0].keys[1].expiresAt`; `the file` for the document itself. */
+/** A path as mistakes show it, such as `merchants[0].keys[1].expiresAt`; `the file` for the document itself. */
 function pathText(path: readonly PropertyKey[]): string {
   const text = path.map((step) => (typeof step === 'number' ? `[${step}]` : `.${String(step)}`)).join('');
   return text.replace(/^\./, '') || 'the file';

@@ -25,9 +25,9 @@ export interface KnownKey {
 export class KeyMemory {
   readonly #options: KeyMemoryOptions;
   readonly #clock: Pick<Clock, 'monotonicMs'>;
-  /** In the order of their last use. */
+  /** Accepted keys, in the order of their last use. */
   readonly #known = new Map<string, KnownKey>();
-  /** In the order of the answers. */
+  /** Rejected keys, in the order of the answers. */
   readonly #rejected = new Map<string, { answer: KeyAnswer; untilMs: number }>();
   #expiredAtMs = Number.NEGATIVE_INFINITY;
 

@@ -29,7 +29,7 @@ export class ProbeQueue {
   readonly #options: ProbeQueueOptions;
   readonly #clock: Pick<Clock, 'monotonicMs'>;
   readonly #known: Job[] = [];
-  /** By client, in the order of their turns. */
+  /** The probes of new keys by client, in the order of the clients' turns. */
   readonly #new = new Map<string, Job[]>();
   #running = 0;
   #runningNew = 0;

@@ -265,7 +265,7 @@ export class Ledger {
     return seen && this.#cipher.open(recordId, seen.record);
   }
 
-  /** Is the record executing, and its owner dead? Only reads. */
+  /** Whether the record is executing and its owner is dead. Only reads. */
   async isOwnerGone(recordId: RecordId): Promise<boolean> {
     const seen = await this.#register.read(recordId);
     return seen !== undefined && (await this.#isDead(recordId, seen));
@@ -377,7 +377,7 @@ export class Ledger {
     return await this.#apply(owner.recordId, guess, rule, same);
   }
 
-  /** This process has not written the start, and another one may have. */
+  /** Takes back a start that this process has not written. Another one may have. */
   async #voidToken({ recordId, token }: Owner): Promise<Fenced> {
     const along = { endLeaseOf: token, voidToken: token } as const;
     const nothing = { record: undefined, operation: '', expiresInMs: 0 } as const;

@@ -213,7 +213,7 @@ export function resolve(
   return { answer: 'ok', write: replace(held, record, lifetimes.inDoubtRetentionMs, along) };
 }
 
-/** Does the owner of this record show that it is alive? */
+/** Whether the owner of this record shows that it is alive. */
 export const isAlive = (held: Held): boolean =>
   held.isLeased || (held.record.state === 'executing' && youngForMs(held) > 0);
 
@@ -224,7 +224,7 @@ export const isAlive = (held: Held): boolean =>
 export const youngForMs = (held: Omit<Held, 'isLeased'>): number =>
   held.record.lifetimes.leaseMs - Math.abs(ageMs(held));
 
-/** Can what the record means depend on its lease? Only then need lock nodes be asked. */
+/** Whether what the record means can depend on its lease. Only then need lock nodes be asked. */
 export function needsLease(held: Omit<Held, 'isLeased'>): boolean {
   const { state, ownerGaveUp } = held.record;
   return state === 'in_doubt' ? !ownerGaveUp : state === 'executing' && youngForMs(held) <= 0;

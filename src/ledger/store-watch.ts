@@ -108,7 +108,7 @@ export class StoreWatch {
       : 'the store was connected again, and has not yet shown that it is the same';
   }
 
-  /** For the operator, as of now, one line each. */
+  /** What the operator should know now, one line each. */
   get warnings(): string[] {
     const { mode, warnForMs, clock } = this.#options;
     const warnings: string[] = [];

@@ -3,7 +3,7 @@ import { open } from 'node:fs/promises';
 
 /** What the files hold at one time. */
 export interface Version<T> {
-  /** Of two versions with the same id, the second one is not news. */
+  /** Tells versions apart: a second one with the same id is not news. */
   id: string;
   /** @throws Error with the reason if this version is refused */
   load(): T | Promise<T>;
@@ -139,7 +139,7 @@ export async function readBounded(path: string, maxBytes: number): Promise<Buffe
   }
 }
 
-/** Of what {@link readBounded} and the readers of its files throw. */
+/** The message of what {@link readBounded} and the readers of its files throw. */
 export const messageOf = (error: unknown): string =>
   error instanceof Error ? error.message : 'unknown error';
 

@@ -5,7 +5,7 @@ import type { Token } from './brands.ts';
 export interface Random {
   /** 16 bytes that cannot be guessed. No two are equal. */
   token(): Token;
-  /** At least 0 and less than 1. Need not be hard to guess. */
+  /** A number from 0 to below 1. Need not be hard to guess. */
   fraction(): number;
 }
 

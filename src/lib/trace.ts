@@ -45,7 +45,7 @@ export interface SentStep {
 
 /** A request of the gateway itself to the backend, in a trace of its own. */
 export interface OwnRequest extends SentStep {
-  /** For the backend. */
+  /** The header's value for the backend. */
   traceparent: string;
 }
 

@@ -7,7 +7,7 @@ import { valuesOf } from './fields.ts';
 /** More proxies than a request passes. Further addresses in X-Forwarded-For are not read. */
 const MAX_PROXIES = 20;
 
-/** Is this address, which is the `hop`th from the gateway, that of a trusted proxy? As in Express' `trust proxy fn`. */
+/** Tells whether this address, the `hop`th from the gateway, is that of a trusted proxy. As Express' `trust proxy fn`. */
 export type Trust = (address: string, hop: number) => boolean;
 
 /** @param trustedProxies see `listen.trustedProxies` */

@@ -13,7 +13,7 @@ export interface DeclaredOperation extends Operation {
 export interface Candidate {
   readonly operation: Operation;
   readonly methods: readonly string[];
-  /** As in the configuration. */
+  /** The path as the configuration has it. */
   readonly path: string;
   /** If empty, methods and path decide alone. */
   readonly where: Where;
@@ -34,9 +34,9 @@ const NONE: readonly Candidate[] = [];
 
 /** Finds declared operations by the path of a request. Its results have the order of the configuration. */
 export class DeclaredPaths {
-  /** By the exact path. */
+  /** The candidates by their exact path. */
   readonly #byPath = new Map<string, Candidate[]>();
-  /** By every lookalike of the path. */
+  /** The candidates by every lookalike of their path. */
   readonly #byLookalike = new Map<string, Candidate[]>();
   readonly #patterns: Pattern[] = [];
 

@@ -23,7 +23,7 @@ export interface SandboxOptions {
 }
 
 export interface Sandbox {
-  /** Without a trailing slash. */
+  /** The address, without a trailing slash. */
   readonly url: string;
   readonly port: number;
   /** Not usable after close(). */
@@ -85,7 +85,7 @@ export async function createSandbox(options: SandboxOptions = {}): Promise<Sandb
   };
 }
 
-/** Larger than the gateway's default, so that the limit of the gateway is the one that tests reach. */
+/** The limit is larger than the gateway's default, so that tests reach the gateway's limit first. */
 const MAX_HEADER_BYTES = 65_536;
 
 function serverOf(backend: Backend, onUpgrade: SandboxOptions['onUpgrade']): Server {

@@ -169,9 +169,9 @@ export interface ResolutionCount {
 
 /** The keys in doubt of one operation. */
 export interface OperationDoubts {
-  /** In doubt, `ownerGone` included. */
+  /** The number of keys in doubt, `ownerGone` included. */
   inDoubt: number;
-  /** Executing, and the owner is dead: no retry has marked these records in doubt yet. */
+  /** The number of executing records whose owner is dead, and that no retry has marked in doubt yet. */
   ownerGone: number;
 }
 
@@ -179,7 +179,7 @@ export interface OperationDoubts {
 export interface DoubtCount {
   /** Wall clock at the beginning of the count, Unix milliseconds. */
   countedAtMs: number;
-  /** By the record's operation. Operations without keys in doubt are missing. */
+  /** The counts by the record's operation. Operations without keys in doubt are missing. */
   operations: ReadonlyMap<string, OperationDoubts>;
   /**
    * `createdAtMs` of the oldest one, if there is one: since then a merchant has waited. A retry that marks it in doubt does not make

@@ -79,11 +79,11 @@ export interface Page {
 
 /** The index of open records, added up. */
 export interface OpenCount {
-  /** By operation: how many records are in doubt, and the `createdAtMs` of the oldest. */
+  /** How many records of each operation are in doubt, and the `createdAtMs` of the oldest. */
   inDoubt: Map<string, { number: number; oldestMs: number }>;
   /** Executing records that were created before `executingSinceMs`. Their owners may be dead. */
   old: RecordId[];
-  /** Of all time. */
+  /** The counts of all time. */
   resolutions: ResolutionCount[];
 }
 
@@ -127,7 +127,7 @@ export interface Register {
   /** Extends the lease (`kept`), or takes it if nobody has it (`taken`). `lost`: another token has it. Never touches the record. */
   renew(id: RecordId, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'>;
   endLease(id: RecordId, token: Token): Promise<void>;
-  /** With lock nodes: whether a majority of them has the lease. One that does not answer counts as having it. */
+  /** Whether a majority of the lock nodes has the lease. One that does not answer counts as having it. Only with lock nodes. */
   isLeased?(id: RecordId): Promise<boolean>;
   /**
    * One page of records, in no particular order.
@@ -201,7 +201,7 @@ export function decodeCopyMark(text: string): CopyMark {
   return mark;
 }
 
-/** One name of a scan: a record, or the audit trail of a record that may be gone. */
+/** A name that a scan has found: that of a record, or of the audit trail of a record that may be gone. */
 export interface Scanned {
   id: RecordId;
   kind: 'record' | 'audit';

@@ -12,7 +12,7 @@ import {
 } from './contract.ts';
 import type { Encryption } from './options.ts';
 
-/** In place of the current key: nothing is encrypted, and the keys only decrypt. */
+/** The value of `current` under which nothing is encrypted, and the keys only decrypt. */
 const NO_KEY = 'none';
 
 const CIPHER = 'aes-256-gcm';

@@ -232,5 +232,5 @@ export async function connect(client: RedisClient, withinMs: number): Promise<vo
 export const mastersOf = (client: RedisClient): Redis[] =>
   client instanceof Redis ? [client] : client.nodes('master');
 
-/** As the client of a cluster names its nodes. */
+/** A node's address, in the form in which the client of a cluster names it. */
 export const addressOf = ({ options }: Redis): string => `${options.host}:${options.port}`;

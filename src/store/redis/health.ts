@@ -38,7 +38,7 @@ export class Health {
   readonly #client: RedisClient;
   readonly #starts: readonly string[];
   readonly #options: RedisOptions;
-  /** By the address of a master. Behind sentinels all have one, so that the clocks before and after a failover are compared. */
+  /** The offsets by the address of a master. Behind sentinels all have one, so that the clocks before and after a failover are compared. */
   readonly #offsets = new Map<string, Offset>();
   #timeIsForbidden = false;
   /** How many replicas the sentinels knew when one of them answered last. */

@@ -8,7 +8,7 @@ export type Argument = string | number | Buffer;
  * one is encoded once, encodes strings as latin1, and shares one timer with all others.
  */
 export class ScriptCommand extends Command {
-  /** In Redis' protocol. (A private field would cost as much CPU time as the rest of the constructor.) */
+  /** The command in Redis' protocol. (A private field would cost as much CPU time as the rest of the constructor.) */
   readonly encoded: Buffer;
   /** When it is rejected, on the clock of `performance`. 0: it was not sent yet. */
   dueMs = 0;
@@ -86,7 +86,7 @@ function checkLater(): void {
   setTimeout(() => afterReading(check), CHECK_EVERY_MS);
 }
 
-/** One timer for all commands rejects those that have no answer in time. */
+/** Rejects the commands that have no answer in time, by one timer for all of them. */
 function check(): void {
   const nowMs = performance.now();
   for (const command of unanswered)

@@ -21,7 +21,7 @@ const BYTES = 3;
 /** A value is its type (u8), and the number or its length (f64). Bytes follow at once. */
 const VALUE_BYTES = 9;
 const FIRST_BYTES = 65_536;
-/** Larger memory is not kept for later batches. */
+/** A batch does not keep more memory than this for later. */
 const BYTES_KEPT = 1024 * 1024;
 
 /** A batch while commands are added to it. It can be filled again when the thread has answered. */

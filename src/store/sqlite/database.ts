@@ -170,7 +170,7 @@ export function refuseOtherFormat(file: string, found: number): void {
   );
 }
 
-/** Is this SQLITE_BUSY, its primary result code? */
+/** Whether the primary result code of an error is SQLITE_BUSY. */
 export const isBusy = (error: unknown): boolean =>
   (((error as { errcode?: number }).errcode ?? 0) & 0xff) === 5;
 

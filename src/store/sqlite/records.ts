@@ -25,7 +25,7 @@ const selecting = (
 
 export const SELECT_RECORD = `${selecting("record || ifnull(body, '')")} WHERE record_id = ?`;
 
-/** By row number and with an empty body, so that the statement need not load a large one. */
+/** Selects by row number and with an empty body, so that the statement need not load a large one. */
 export const SELECT_HEAD = `${selecting('record')} WHERE id = ?`;
 
 /** The value of `lease_until` after a reboot: the owner of an open record is dead. */

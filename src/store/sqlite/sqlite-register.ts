@@ -211,7 +211,7 @@ export class SqliteRegister implements Register {
     this.#lock?.close();
   }
 
-  /** Without an async function, which would add a promise to each write. */
+  /** Writes without an async function, which would add a promise to each write. */
   #write(id: RecordId, write: Create | Replace): Promise<Reply> {
     const isExecution =
       write.kind === 'create' || (write.unlessClosed && write.record?.state === 'executing');
