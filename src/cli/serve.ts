@@ -1,3 +1,4 @@
+import { statSync } from 'node:fs';
 import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
 import { inheritedSocket } from '../gateway/http-server.ts';
@@ -7,7 +8,7 @@ import { thisBuild } from '../lib/build.ts';
 import { systemClock } from '../lib/clock.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
 import { readArguments, required, TEXT, type Terminal } from './arguments.ts';
-import { configChecks, followConfigFile } from './config-follower.ts';
+import { ConfigFile } from './config-file.ts';
 
 const USAGE = `oncegate serve --config FILE
 
@@ -58,12 +59,14 @@ export async function startGateway(
   const tools = { clock: systemClock, logger, identityFile };
   const gateway = await Gateway.open(config, tools).finally(endSpareThread);
   try {
-    const configFile = followConfigFile(file, config, { env, logger }, gateway);
+    // A pipe, such as `--config <(command)`, cannot be read again.
+    const isFile = file !== undefined && statSync(file, { throwIfNoEntry: false })?.isFile();
+    const configFile = isFile ? new ConfigFile(file, config, gateway, env, logger) : undefined;
     gateway.metrics.beforeReading(() =>
-      gateway.metrics.configWarnings.set({ about: 'configuration' }, configFile?.warnings().length ?? 0),
+      gateway.metrics.configWarnings.set({ about: 'configuration' }, configFile?.warnings.length ?? 0),
     );
     const { metrics, desk } = gateway;
-    const checks = async () => [...(await gateway.readiness.checks()), ...configChecks(configFile)];
+    const checks = async () => [...(await gateway.readiness.checks()), ...(configFile?.checks() ?? [])];
     const parts = { metrics, desk, readiness: { checks } };
     const admin = await openAdminPort(config, parts, { clock: systemClock, logger });
     // After everything that may fail: a start that fails cuts the connections that it has accepted.
