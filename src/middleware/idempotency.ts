@@ -250,7 +250,7 @@ class Handlers {
         isTold = true;
         context.upstreamMs = systemClock.monotonicMs() - startedMs;
         context.outcome = handlerLate().code;
-        recording.answerFirst(() => this.#refuse(res, handlerLate()));
+        recording.redirected.answerFirst(() => this.#refuse(res, handlerLate()));
         // A handler may end hours later, or never: operators see the answer now.
         markDone(context);
       };
@@ -273,7 +273,7 @@ class Handlers {
   #respond(res: ServerResponse, answer: Answer, next: (refusal: Problem) => void): void {
     const context = contextOf(res.req);
     const recording = this.#recordings.get(res);
-    if (recording?.isAnswered) {
+    if (recording?.redirected.isAnswered) {
       if ('stream' in answer) answer.stream.body.destroy();
       recording.leave();
       return;

@@ -3,7 +3,7 @@ import { Readable } from 'node:stream';
 import { endToEndHeaders } from '../backend/headers.ts';
 import type { Exchange, Said } from '../lib/exchange.ts';
 import { hasField } from '../requests/fields.ts';
-import { keepReadable } from './kept-request.ts';
+import { RedirectedResponse } from './redirected-response.ts';
 
 export interface RecordingOptions {
   /** A larger response, header fields included, is streamed to the merchant and not stored. */
@@ -18,36 +18,12 @@ export interface RecordingOptions {
   onProxy(): void;
 }
 
-/** These change a response. */
-const WRITERS = [
-  ...['setHeader', 'setHeaders', 'appendHeader', 'removeHeader', 'addTrailers', 'flushHeaders'],
-  ...['writeHead', 'write', 'end', 'writeEarlyHints', 'writeProcessing'],
-];
-const READERS = ['getHeader', 'getHeaders', 'getHeaderNames', 'getRawHeaderNames', 'hasHeader'];
-const METHODS = [...WRITERS, ...READERS, 'destroy', 'cork', 'uncork'];
-const PROPERTIES = [
-  ...['statusCode', 'statusMessage', 'sendDate', 'headersSent', '_header', 'finished', 'writableEnded'],
-  ...['writableLength', 'writableNeedDrain', 'destroyed', 'closed', '_closed'],
-  // Without a socket, libraries wait for the events of the response and not for those of the merchant's connection.
-  ...['socket', 'connection'],
-];
-/** Events of the merchant's connection. A handler must not see them before its own response has ended. */
-const OF_THE_CONNECTION = ['finish', 'close', 'error'];
-/** Node sets these on the real response when the merchant disconnects. */
-const SET_BY_NODE = ['destroyed', '_closed', 'socket'];
-
-type Bag = Record<string, unknown>;
-type Listener = (...args: unknown[]) => void;
-type LateEvent = [name: string, args: unknown[]];
 /** `written`: called when an oversize response is sent. */
 type Part = { chunk: Buffer; written?: (() => void) | undefined };
 
 /**
  * Records the response of a handler, and holds it back until it is stored. The handler keeps its own response object, but
- * what it reads and writes there goes to a second response, which has no connection. So the handler also goes on when the
- * merchant disconnects: every write is accepted, and neither the request nor the response says that it was aborted.
- *
- * After {@link restore} the object is the real response again.
+ * what it reads and writes there goes to a second response ({@link RedirectedResponse}), until {@link restore}.
  */
 export class Recording {
   /** Called once, when it is known how the execution ended. */
@@ -55,25 +31,15 @@ export class Recording {
   readonly #res: ServerResponse;
   readonly #options: RecordingOptions;
   readonly #held: ServerResponse;
-  /** The descriptors of the response's own properties that the recording has replaced. */
-  readonly #before = new Map<string, PropertyDescriptor | undefined>();
-  /** The listeners of others than the handler, by event. */
-  readonly #otherListeners: ReadonlyMap<string, readonly Listener[]>;
+  /** The handler's response object. */
+  readonly redirected: RedirectedResponse;
   #timer: NodeJS.Timeout;
-  /** What Node has set on the real response meanwhile. */
-  readonly #real: Bag = {};
-  /** Destroys the request, if Node has tried to meanwhile. */
-  #letGo: () => void = () => {};
-  readonly #lateEvents: LateEvent[] = [];
-  /** Called when the answer that {@link answerFirst} has written was sent. */
-  #whenSent: (() => void) | undefined;
   readonly #body: Part[] = [];
   #bytes = 0;
   /** Made when the head was written: the header fields cannot change any more. */
   #fields: string[] | undefined;
   #isDone = false;
   #isHandlerDone = false;
-  #isAnswered = false;
   #isLeft = false;
   /** Tells how the handler ends after the execution was abandoned. */
   #late: ((exchange: Exchange) => void) | undefined;
@@ -85,50 +51,13 @@ export class Recording {
     this.#res = res;
     this.#options = options;
     this.#done = done;
-    this.#otherListeners = new Map(
-      OF_THE_CONNECTION.map((name) => [name, res.rawListeners(name) as Listener[]]),
-    );
     this.#held = this.#heldResponse();
-    this.#redirect(METHODS, PROPERTIES);
-    this.#holdEvents();
-    this.#letGo = keepReadable(res.req, () => this.#held.destroy());
+    this.redirected = new RedirectedResponse(res, this.#held);
     res.on('pipe', this.#onPipe);
     this.#timer = setTimeout(() => {
       this.#timer = setTimeout(() => this.#abandon(), options.abandonAfterMs - options.timeoutMs).unref();
       options.onTimeLimit();
     }, options.timeoutMs);
-  }
-
-  /** The merchant got another answer before the handler has ended. */
-  get isAnswered(): boolean {
-    return this.#isAnswered;
-  }
-
-  /** Answers the merchant while the handler goes on, which notices nothing: its response is still recorded. */
-  answerFirst(write: () => void): void {
-    this.#isAnswered = true;
-    if (this.#real.destroyed) {
-      // The merchant has disconnected.
-      for (const [name, args] of this.#lateEvents) this.#tellOthers(name, args);
-      return;
-    }
-    const res = this.#res;
-    // Middleware behind this one, such as compression, may have wrapped these, and may hold a part of the body.
-    const wrapped = Object.fromEntries(WRITERS.map((name) => [name, Reflect.get(res, name) as unknown]));
-    this.#showReal();
-    // Node would throw away what the handler has not read of the request when this answer has been sent.
-    Object.assign(res.req, { _consumed: true });
-    write();
-    // A middleware in front may end the answer later. It needs the real response until then.
-    this.#dropWrites();
-    Object.assign(res, wrapped);
-    this.#holdEvents();
-    const holdAgain = () => {
-      this.#redirect(METHODS, PROPERTIES);
-      Object.assign(res, wrapped);
-    };
-    if (res.writableEnded) holdAgain();
-    else this.#whenSent = holdAgain;
   }
 
   /** The execution has ended, and the merchant gets nothing of it. What the handler still writes of an oversize response is dropped. */
@@ -162,44 +91,14 @@ export class Recording {
     if (this.#said !== 'unknown') this.#said = said;
   }
 
-  /** Makes the object the real response again, as it was before the handler ran. Emits the events that were held back. */
+  /** Makes the object the real response again. */
   restore(): void {
-    this.#showReal();
-    this.#letGo();
-    const lateEvents = this.#lateEvents.splice(0);
-    if (this.#isAnswered) {
-      for (const [name, args] of [['finish', []] satisfies LateEvent, ...lateEvents])
-        this.#tellHandler(name, args);
-      return;
-    }
-    if (this.#isHandlerDone && this.#res.destroyed) this.#tellHandler('finish', []);
-    for (const [name, args] of lateEvents)
-      if (name !== 'error' || this.#res.listenerCount(name) > 0) this.#res.emit(name, ...args);
-  }
-
-  #showReal(): void {
-    for (const [name, descriptor] of this.#before) {
-      delete (this.#res as unknown as Bag)[name];
-      if (descriptor) Object.defineProperty(this.#res, name, descriptor);
-    }
-    this.#before.clear();
-    Object.assign(this.#res, this.#real);
+    this.redirected.restore(this.#isHandlerDone);
   }
 
   /** After an answer that is not the handler's own: what the handler still writes is dropped. */
   ignoreHandler(): void {
-    if (this.#isHandlerDone) return;
-    if (this.#res.destroyed) this.#redirect(METHODS, PROPERTIES);
-    else this.#dropWrites();
-  }
-
-  /** What the handler writes does not reach the real response. */
-  #dropWrites(): void {
-    const res = this.#res;
-    const { writeHead, statusCode } = res;
-    // A middleware in front that ends the response later, for example after it has saved a session.
-    this.#replace('_implicitHeader', { value: () => writeHead.call(res, statusCode), writable: true });
-    this.#redirect(WRITERS, ['statusCode', 'statusMessage']);
+    if (!this.#isHandlerDone) this.redirected.ignore();
   }
 
   /** Is this the oversize response that the handler writes? */
@@ -209,7 +108,7 @@ export class Recording {
 
   /** Sends what the handler has written of its oversize response. From here the handler writes to the real response. */
   stream(writeHead: () => void): void {
-    if (this.#real.destroyed) {
+    if (this.redirected.isGone) {
       this.leave();
       return;
     }
@@ -356,61 +255,6 @@ export class Recording {
     if (held.sendDate && !hasField(fields, 'date')) fields.push('Date', new Date().toUTCString());
     this.#fields = endToEndHeaders(fields);
     return this.#fields;
-  }
-
-  #holdEvents(): void {
-    const res = this.#res;
-    const { emit } = res;
-    this.#replace('emit', {
-      value: (name: string, ...args: unknown[]): boolean => {
-        const isHeld = this.#isAnswered
-          ? OF_THE_CONNECTION.includes(name)
-          : ['close', 'error'].includes(name);
-        if (!isHeld) return emit.call(res, name, ...args);
-        if (name !== 'finish') this.#lateEvents.push([name, args]);
-        if (this.#isAnswered) this.#tellOthers(name, args);
-        return true;
-      },
-      writable: true,
-    });
-  }
-
-  /** The merchant's answer was sent, which is not the handler's. */
-  #tellOthers(name: string, args: unknown[]): void {
-    for (const listener of this.#otherListeners.get(name) ?? []) listener.apply(this.#res, args);
-    this.#whenSent?.();
-    this.#whenSent = undefined;
-  }
-
-  /** For the handler its response has ended well, whatever the merchant got: a `pipeline` must not fail. */
-  #tellHandler(name: string, args: unknown[]): void {
-    for (const listener of this.#res.rawListeners(name) as Listener[])
-      if (!this.#otherListeners.get(name)?.includes(listener)) listener.apply(this.#res, args);
-  }
-
-  /** Redirects these members of the response to the one that has no connection. */
-  #redirect(methods: readonly string[], properties: readonly string[]): void {
-    const res = this.#res;
-    const held = this.#held as unknown as Bag & Record<string, (...args: unknown[]) => unknown>;
-    for (const name of methods) {
-      const value = (...args: unknown[]) => {
-        const result = held[name]?.(...args);
-        return (result as unknown) === held ? res : result;
-      };
-      this.#replace(name, { value, writable: true });
-    }
-    for (const name of properties) {
-      const set = (value: unknown) => {
-        const bag: Bag = SET_BY_NODE.includes(name) ? this.#real : held;
-        bag[name] = value;
-      };
-      this.#replace(name, { get: () => held[name], set });
-    }
-  }
-
-  #replace(name: string, descriptor: PropertyDescriptor): void {
-    if (!this.#before.has(name)) this.#before.set(name, Object.getOwnPropertyDescriptor(this.#res, name));
-    Object.defineProperty(this.#res, name, { ...descriptor, configurable: true });
   }
 }
 
