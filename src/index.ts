@@ -15,16 +15,16 @@ export {
   type GatewayOptions,
   type GatewayPorts,
 } from './middleware/create-gateway.ts';
+export type { Idempotency } from './middleware/execution.ts';
 export { type ForwardHandler, type ForwardOptions, forward } from './middleware/forward.ts';
+export { idempotency } from './middleware/idempotency.ts';
 export type {
-  Idempotency,
   IdempotencyLimits,
   IdempotencyMiddleware,
   IdempotencyOptions,
   LookupOptions,
   LookupResult,
-} from './middleware/handler.ts';
-export { idempotency } from './middleware/idempotency.ts';
+} from './middleware/idempotency-options.ts';
 export { createMetrics, type Metrics, metricsMiddleware } from './middleware/metrics.ts';
 export {
   type EncryptionKey,

@@ -14,7 +14,7 @@ import { findClientInExpress } from '../requests/client-address.ts';
 import { HOPS } from '../requests/fields.ts';
 import { newRequestId } from '../telemetry/access.ts';
 import { bodyOf, type ParsedRequest } from './body.ts';
-import { executionOf } from './idempotency.ts';
+import { executionOf } from './execution.ts';
 import { forwardOptions, parsed } from './options.ts';
 import { writeResponse } from './respond.ts';
 

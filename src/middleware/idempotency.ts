@@ -22,16 +22,15 @@ import { createLogger, type Logger } from '../telemetry/logger.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
 import { Observer } from '../telemetry/observer.ts';
 import { bodyOf, type ParsedRequest } from './body.ts';
+import { executions, handlerView, type Idempotency } from './execution.ts';
 import {
   checkLifetimes,
-  handlerView,
-  type Idempotency,
   type IdempotencyMiddleware,
   type IdempotencyOptions,
   lookupsOf,
   type Policy,
   parsePolicy,
-} from './handler.ts';
+} from './idempotency-options.ts';
 import { openedMetrics } from './metrics.ts';
 import { Recording } from './recording.ts';
 import { setHead, writeResponse } from './respond.ts';
@@ -46,21 +45,6 @@ type Next = (error?: unknown) => void;
 
 const MERCHANT = /^[\x20-\x7e]{1,255}$/;
 const CLOSE_MS = 30_000;
-
-/** The execution that a request belongs to, for `forward`. */
-const executions = new WeakMap<IncomingMessage, Execution>();
-export const executionOf = (req: IncomingMessage): Execution | undefined => executions.get(req);
-
-/** A handler that executes a request with a key. */
-export interface Execution {
-  /** Headers that may carry the key. */
-  readonly keyHeaders: readonly string[];
-  maySend(): boolean;
-  /** The bytes of the request's body. Undefined: a parser has read them, and only its result is there. */
-  readonly rawBody: Buffer | undefined;
-  /** Ends the execution with the result of a handler that writes no response. */
-  conclude(exchange: Exchange): void;
-}
 
 /**
  * Express middleware that executes the handler behind it at most once for each merchant and idempotency key, and gives every

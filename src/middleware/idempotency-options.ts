@@ -1,53 +1,12 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Lookup } from '../doubts/lookups.ts';
 import { systemClock, within } from '../lib/clock.ts';
-import { contextOf } from '../lib/context.ts';
 import type { LookupAnswer } from '../lib/exchange.ts';
 import type { Logger } from '../telemetry/logger.ts';
+import type { Idempotency } from './execution.ts';
 import type { Metrics } from './metrics.ts';
 import { handlerOptions, lookupOptions, parsed } from './options.ts';
-import type { Recording } from './recording.ts';
 import type { IdempotencyStore, OpenedStore } from './stores.ts';
-
-/** What a handler learns of its execution, as `req.idempotency`. Undefined for a request that is not protected. */
-export interface Idempotency {
-  /** The idempotency key, as the merchant chose it. */
-  readonly key: string;
-  /** Whose key it is: what the option `merchant` returned. */
-  readonly merchant: string;
-  /** The name of the operation: the option `operation`. */
-  readonly operation: string;
-  /** The id of this request, in the log and in `X-Request-Id`. */
-  readonly requestId: string;
-  /**
-   * Whether the execution may still begin to have effects. It must not once its lease may have lapsed. The middleware asks
-   * right before it calls the handler. A handler that first does something that takes long should ask again right before its
-   * first effect, and call `release()` if the answer is false.
-   */
-  maySend(): boolean;
-  /**
-   * Says that nothing was done: the response is sent, and the key is free again. Call it before the response ends.
-   *
-   * @throws {Error} if the response has ended
-   */
-  release(): void;
-  /**
-   * Says that it cannot be known whether anything was done: the response is sent, and the key is in doubt. Call it before the
-   * response ends.
-   *
-   * @throws {Error} if the response has ended
-   */
-  unknown(): void;
-}
-
-declare global {
-  namespace Express {
-    interface Request {
-      /** Set for a request that `idempotency` of oncegate protects. */
-      idempotency?: Idempotency;
-    }
-  }
-}
 
 /**
  * What became of a transaction. `executed`: retries get this response, as `application/json` unless `contentType` says
@@ -248,19 +207,5 @@ function answerOfLookup(result: LookupResult): LookupAnswer {
     kind: 'executed',
     said,
     completion: { kind: 'response', response: { status, headers, body } },
-  };
-}
-
-/** What the handler gets as `req.idempotency`. */
-export function handlerView(req: IncomingMessage, recording: Recording, maySend: () => boolean): Idempotency {
-  const { requestId, merchant, identity, key = '' } = contextOf(req);
-  return {
-    key,
-    merchant: merchant?.code ?? '',
-    operation: identity?.operation.name ?? '',
-    requestId,
-    maySend,
-    release: () => recording.say('not_executed'),
-    unknown: () => recording.say('unknown'),
   };
 }
