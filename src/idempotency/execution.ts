@@ -7,10 +7,10 @@ import { type Completion, type Exchange, releaseAfter, type Slot } from '../lib/
 import type { Random } from '../lib/random.ts';
 import {
   type Execution,
-  type Fenced,
   type PeekAnswer,
   StoreUnavailable,
   UnreadableRecord,
+  type Written,
 } from '../store/contract.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { Call, EngineOptions, Result } from './call.ts';
@@ -30,8 +30,8 @@ export interface Started {
 }
 
 interface Completing {
-  write(): Promise<Fenced>;
-  ended(answer: Fenced | undefined): void;
+  write(): Promise<Written>;
+  ended(answer: Written | undefined): void;
 }
 
 export type NotStarted = Extract<Result, { kind: 'store_unavailable' | 'overloaded' | 'closing' }>;
@@ -148,7 +148,7 @@ export class Executions {
       if (decision === 'complete') {
         const completing = this.#completing(call, execution, exchange, stopRenewing);
         const step = call.spans?.begin('complete');
-        let answer: Fenced | 'late';
+        let answer: Written | 'late';
         try {
           answer = await completing.write();
           completing.ended(answer);
@@ -206,7 +206,7 @@ export class Executions {
     const wasTold = 'isLate' in exchange && exchange.isLate === true;
     return {
       write: () => this.#store.complete(execution, completion, wasTold),
-      ended: (answer: Fenced | undefined) => {
+      ended: (answer: Written | undefined) => {
         stopRenewing();
         if (answer === undefined) this.#emit('complete_given_up', call);
         if (answer === 'stale') void this.#refused(call, completion);
@@ -218,7 +218,7 @@ export class Executions {
    * Stores a response after a first attempt has failed. `late`: the store did not answer within `completeRetryMs`; the write is
    * repeated in the background.
    */
-  async #repeatComplete(call: Call, { write, ended }: Completing, cause: unknown): Promise<Fenced | 'late'> {
+  async #repeatComplete(call: Call, { write, ended }: Completing, cause: unknown): Promise<Written | 'late'> {
     const repeated = this.#repeat(write);
     void repeated.then(ended);
     const answer = await within(this.#clock, repeated, this.#options.completeRetryMs);
@@ -228,7 +228,7 @@ export class Executions {
     return 'late';
   }
 
-  #repeat(write: () => Promise<Fenced>): Promise<Fenced | undefined> {
+  #repeat(write: () => Promise<Written>): Promise<Written | undefined> {
     return this.#pending.add(write, this.#options.inDoubtRetentionMs);
   }
 

@@ -3,7 +3,7 @@ import { type Clock, within } from '../lib/clock.ts';
 import { InFlightCounter } from '../lib/collections.ts';
 import type { Exchange } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
-import type { Execution, Fenced, StartAnswer } from '../store/contract.ts';
+import type { Execution, StartAnswer, Written } from '../store/contract.ts';
 import type { Would } from '../telemetry/catalogue.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { Call } from './call.ts';
@@ -105,7 +105,7 @@ export class Observation {
     stopRenewing();
   }
 
-  #write(execution: Execution, { decision, status }: Ending): Promise<Fenced> {
+  #write(execution: Execution, { decision, status }: Ending): Promise<Written> {
     switch (decision) {
       case 'release':
         return this.#store.release(execution);

@@ -8,7 +8,6 @@ import {
   type DoubtCount,
   type Execution,
   type ExistingAnswer,
-  type Fenced,
   type IdempotencyRecord,
   type KeyRecord,
   type ListedRecord,
@@ -29,6 +28,7 @@ import {
   type StoreUsage,
   UnreadableRecord,
   type UsedMark,
+  type Written,
 } from '../store/contract.ts';
 import type { Held, Listed, Register, Reply, Seen, Write } from '../store/register.ts';
 import { ResponseCipher } from '../store/response-cipher.ts';
@@ -176,7 +176,7 @@ export class Ledger {
    *
    * @returns `lost` if other gateways may have found the owner dead meanwhile. The lease is taken again if nobody has it.
    */
-  async renew(owner: Owner): Promise<Fenced | 'lost'> {
+  async renew(owner: Owner): Promise<Written | 'lost'> {
     const { recordId, token } = owner;
     owner.memory ??= this.#memory();
     const { memory } = owner;
@@ -210,7 +210,7 @@ export class Ledger {
    * @param wasTold the merchant has been answered `outcome_unknown`. The record then counts as having been in doubt.
    *   Default: false
    */
-  complete(execution: Execution, completion: Completion, wasTold = false): Promise<Fenced> {
+  complete(execution: Execution, completion: Completion, wasTold = false): Promise<Written> {
     const { recordId } = execution;
     const sealed = this.#cipher.seal(recordId, completion);
     return this.#applyOwn(execution, (held, stamp) =>
@@ -222,7 +222,7 @@ export class Ledger {
    * executing or in doubt → absent. Durable. Gives the lease back, and voids the token. Only for a request that the backend
    * surely did not execute, because the next request with the key is sent. A record that was restarted stays in doubt.
    */
-  release(owner: Owner): Promise<Fenced> {
+  release(owner: Owner): Promise<Written> {
     return this.#applyOwn(owner, (held, stamp) => rules.release(held, owner.token, stamp));
   }
 
@@ -232,7 +232,7 @@ export class Ledger {
    *
    * @param cause for people. At most 255 latin1 characters. Default: none
    */
-  markInDoubt(owner: Owner, cause = ''): Promise<Fenced> {
+  markInDoubt(owner: Owner, cause = ''): Promise<Written> {
     return this.#applyOwn(owner, (held, stamp) => rules.leaveInDoubt(held, owner.token, cause, stamp));
   }
 
@@ -240,7 +240,7 @@ export class Ledger {
    * Undoes a `start` or `restart` whose reply was lost, and under which nothing was sent. What was there before is there
    * again. The command may still arrive, so the token is void for {@link VOID_TOKEN_MS}. Repeat it until the store answers.
    */
-  takeBack(owner: Owner): Promise<Fenced> {
+  takeBack(owner: Owner): Promise<Written> {
     const { token, memory } = owner;
     const before = memory?.before;
     if (!memory?.record) return this.#voidToken(owner);
@@ -372,13 +372,13 @@ export class Ledger {
   }
 
   /** Applies an event of an owner, which begins with what it wrote last. */
-  async #applyOwn(owner: Owner, rule: Rule<Fenced>): Promise<Fenced> {
+  async #applyOwn(owner: Owner, rule: Rule<Written>): Promise<Written> {
     const guess = this.#guess(owner) ?? (await this.#register.read(owner.recordId));
     return await this.#apply(owner.recordId, guess, rule, same);
   }
 
   /** Takes back a start that this process has not written. Another one may have. */
-  async #voidToken({ recordId, token }: Owner): Promise<Fenced> {
+  async #voidToken({ recordId, token }: Owner): Promise<Written> {
     const along = { endLeaseOf: token, voidToken: token } as const;
     const nothing = { record: undefined, operation: '', expiresInMs: 0 } as const;
     // No record has this revision, so the write is refused. Its token is void then.

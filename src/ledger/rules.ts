@@ -4,7 +4,6 @@ import type {
   CountedNote,
   Execution,
   ExistingAnswer,
-  Fenced,
   KeyRecord,
   RecordHead,
   ResolutionNote,
@@ -13,6 +12,7 @@ import type {
   StoredCompletion,
   StoredResponse,
   StoreOptions,
+  Written,
 } from '../store/contract.ts';
 import type { Held, Replace, Write } from '../store/register.ts';
 
@@ -105,7 +105,7 @@ export function complete(
   wasTold: boolean,
   own: StoreOptions,
   stamp: Stamp,
-): RuleResult<Fenced> {
+): RuleResult<Written> {
   const endLeaseOf = execution.token;
   if (!held) {
     const { operation } = execution;
@@ -142,7 +142,7 @@ export function complete(
  * Executing or in doubt → nothing: the backend surely did not execute. After a restart that is known of the second request
  * only, so the record is left in doubt. The token is voided, because its start may have been sent twice.
  */
-export function release(held: Held | undefined, token: Token, stamp: Stamp): RuleResult<Fenced> {
+export function release(held: Held | undefined, token: Token, stamp: Stamp): RuleResult<Written> {
   if (isOpenOf(held, token) && held.record.restarted)
     return leaveInDoubt(held, token, held.record.cause, stamp);
   return takeBackStart(held, token);
@@ -154,7 +154,7 @@ export function leaveInDoubt(
   token: Token,
   cause: string,
   stamp: Stamp,
-): RuleResult<Fenced> {
+): RuleResult<Written> {
   if (!isOpenOf(held, token)) return { answer: 'stale' };
   if (held.record.ownerGaveUp) return { answer: 'ok' };
   const record = { ...inDoubt(held.record, cause, stamp), ownerGaveUp: true };
@@ -162,7 +162,7 @@ export function leaveInDoubt(
 }
 
 /** Undoes a start whose reply was lost, and under which nothing was sent. The start may still arrive, so its token is voided. */
-export function takeBackStart(held: Held | undefined, token: Token): RuleResult<Fenced> {
+export function takeBackStart(held: Held | undefined, token: Token): RuleResult<Written> {
   if (!isOpenOf(held, token) || held.record.restarted) return { answer: 'stale' };
   return { answer: 'ok', write: replace(held, undefined, 0, { endLeaseOf: token, voidToken: token }) };
 }
@@ -176,7 +176,7 @@ export function takeBackRestart(
   token: Token,
   before: KeyRecord,
   stamp: Stamp,
-): RuleResult<Fenced> {
+): RuleResult<Written> {
   const hasArrived: boolean = isOpenOf(held, token);
   if (!held || !(hasArrived || held.record.revision.equals(before.revision))) return { answer: 'stale' };
   const record = { ...before, revision: stamp.revision };

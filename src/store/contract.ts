@@ -133,8 +133,8 @@ export type StartAnswer = { kind: 'started' } | ExistingAnswer;
 
 export type PeekAnswer = { kind: 'absent' } | ExistingAnswer;
 
-/** `stale`: the record has another token, or there is none. The record was not changed. */
-export type Fenced = 'ok' | 'stale';
+/** The answer to an owner's write. `stale`: the record has another token, or there is none, and was not changed. */
+export type Written = 'ok' | 'stale';
 
 /** Far longer than a lost command can stay under way. */
 export const VOID_TOKEN_MS = 3_600_000;

@@ -7,7 +7,12 @@ import type { Store } from '../../src/ledger/ledger.ts';
 import { openRedis } from '../../src/ledger/open-store.ts';
 import type { RecordId } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import { type Execution, type Fenced, type StartAnswer, StoreUnavailable } from '../../src/store/contract.ts';
+import {
+  type Execution,
+  type StartAnswer,
+  StoreUnavailable,
+  type Written,
+} from '../../src/store/contract.ts';
 import { storeOptions } from '../../src/store/options.ts';
 import type { RedisOptions } from '../../src/store/redis/client.ts';
 import { Names } from '../../src/store/redis/commands.ts';
@@ -97,7 +102,7 @@ async function movingSlot(topology: Topology, slot: number) {
 }
 
 /** Repeats a write until it succeeds. */
-const untilOk = (write: () => Promise<Fenced>) =>
+const untilOk = (write: () => Promise<Written>) =>
   until(async () => (await write().catch(() => 'away')) === 'ok', 20_000);
 
 const faultOf = ({ faults }: Topology, wanted: string) => {

@@ -3,10 +3,10 @@ import type { RecordId } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
 import {
   type Execution,
-  type Fenced,
   type KeyRecord,
   type StartAnswer,
   StoreUnavailable,
+  type Written,
 } from '../../src/store/contract.ts';
 import type { CopyMark, Create, Replace, Reply } from '../../src/store/register.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
@@ -83,7 +83,7 @@ class Hopeful extends Ledger {
 }
 
 class NeverTakesBack extends Ledger {
-  override async takeBack(): Promise<Fenced> {
+  override async takeBack(): Promise<Written> {
     return 'ok';
   }
 }
