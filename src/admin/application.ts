@@ -1,11 +1,15 @@
-import express, { type ErrorRequestHandler, type Express, type Request } from 'express';
+import express, { type ErrorRequestHandler, type Express, type Request, Router } from 'express';
 import type { MetricsFormat } from '../telemetry/metrics.ts';
 import { consoleRoutes } from './console/console.ts';
+import { requireSession } from './console/guards.ts';
+import { checkHost, checkOrigin, isFromPage } from './console/origin.ts';
+import { Sessions } from './console/sessions.ts';
 import { linksPage, securityHeaders } from './headers.ts';
+import type { AdminOptions } from './options.ts';
 import { allowOnly, refuse } from './problems.ts';
 import { recordsRoutes, refuseOff } from './records.ts';
 import type { AdminObserver, AdminSource, AdminTools } from './source.ts';
-import { loginWith, requireToken, sameText } from './tokens.ts';
+import { requireToken } from './tokens.ts';
 import { Tries } from './tries.ts';
 
 /**
@@ -16,10 +20,12 @@ export function createAdmin(source: AdminSource, tools: AdminTools): Express {
   const { token, console: isOn, tokens } = tools.options;
   // One for the whole port: logins and programs have the same token.
   const tries = new Tries(tools.clock);
-  const checkToken = (path: string, isRight: (presented: string) => boolean) =>
-    requireToken(tools.options, isRight, tries, (address) => tools.observer.wrongToken(path, address));
-  // Whatever scrapes needs no token that can release a key.
-  const mayScrape = (presented: string) => loginWith(presented, tools.options) !== undefined;
+  const checkToken = (path: string, accepted: Pick<AdminOptions, 'token' | 'tokens'>) =>
+    requireToken(accepted, tries, (address) => tools.observer.wrongToken(path, address));
+  const sessions = new Sessions(tools.clock);
+  const bySession = Router().use(checkHost(tools.options), checkOrigin, requireSession(sessions));
+  // Without a token, everyone who can reach the port could release a key.
+  const byToken = token === undefined ? refuseOff : checkToken('/records', { token, tokens: [] });
   const hasConsole = isOn && (token !== undefined || tokens.length > 0);
   const app = express();
   app.disable('x-powered-by').disable('etag');
@@ -37,21 +43,19 @@ export function createAdmin(source: AdminSource, tools: AdminTools): Express {
     const ready = checks.every((check) => check.ok);
     res.status(ready ? 200 : 503).json({ status: ready ? 'ready' : 'not ready', checks });
   });
-  app.get('/metrics', checkToken('/metrics', mayScrape), async (req, res) => {
+  // Whatever scrapes needs no token that can release a key.
+  app.get('/metrics', checkToken('/metrics', tools.options), async (req, res) => {
     const format = formatFor(req);
     const text = await source.metrics(format);
     res.set('Vary', 'Accept').type(MEDIA_TYPES[format]).send(text);
   });
   app.all(['/', '/healthz', '/readyz', '/metrics'], allowOnly('GET, HEAD'));
-  // Without a token, everyone who can reach the port could release a key.
-  if (token === undefined) app.use('/records', (_req, res) => refuseOff(res));
-  else
-    app.use(
-      '/records',
-      checkToken('/records', (presented) => sameText(presented, token)),
-      recordsRoutes(source.desk),
-    );
-  if (hasConsole) app.use('/console', consoleRoutes(source, tools, tries));
+  app.use(
+    '/records',
+    (req, res, next) => (hasConsole && isFromPage(req) ? bySession : byToken)(req, res, next),
+    recordsRoutes(source.desk, tools.observer),
+  );
+  if (hasConsole) app.use('/console', consoleRoutes(source, tools, tries, sessions));
   else app.use('/console', (_req, res) => refuse(res, 'console_off', whyOff(isOn)));
   app.use((_req, res) =>
     refuse(res, 'not_found', 'The paths are /, /healthz, /readyz, /metrics, /records and /console/.'),

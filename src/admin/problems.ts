@@ -1,6 +1,7 @@
 import type { ServerResponse } from 'node:http';
 import type { RequestHandler } from 'express';
-import type { ConsoleProblem, ProblemCode, RecordHeadView } from '../console/contract.ts';
+import type { ConsoleProblem, ProblemCode } from '../console/contract.ts';
+import type { RecordView } from '../doubts/records.ts';
 import { documentOf, type ProblemDocument, sendProblem } from '../lib/problem.ts';
 
 /** Status and title of each code. The contract says what they mean. */
@@ -9,7 +10,8 @@ const problems: Record<ProblemCode, [status: number, title: string]> = {
   not_logged_in: [401, 'There is no session'],
   token_required: [401, 'The admin token is required'],
   wrong_token: [401, 'The token is wrong'],
-  not_permitted: [403, 'The token of this session does not permit this'],
+  not_permitted: [403, 'The token does not permit this'],
+  off: [403, 'Records are not served here'],
   foreign_origin: [403, 'The request comes from another origin'],
   not_found: [404, 'There is nothing at this path'],
   console_off: [404, 'The console is off'],
@@ -18,33 +20,35 @@ const problems: Record<ProblemCode, [status: number, title: string]> = {
   method_not_allowed: [405, 'The path does not have this method'],
   alive: [409, 'The owner of the record is still alive'],
   changed: [409, 'The record is not in doubt any more'],
+  unreadable: [409, 'The record cannot be read'],
   too_large: [413, 'The request is too large'],
   not_json: [415, 'The body must be JSON'],
   wrong_host: [421, 'This port does not serve that host'],
   too_many_tries: [429, 'Too many wrong tokens'],
   internal: [500, 'The gateway failed'],
-  unreadable: [500, 'The record cannot be read'],
-  unavailable: [503, 'The store does not answer'],
+  unavailable: [503, 'The idempotency store cannot be reached'],
 };
 
 interface RefuseOptions {
+  /** What the type begins with. Default: admin. */
+  of?: 'admin' | 'records';
   /** Sets `Retry-After`. */
   retryAfterMs?: number | undefined;
   /** Sets `Allow`. */
   allow?: string;
   /** The record as it is now. */
-  record?: RecordHeadView | undefined;
+  record?: RecordView | undefined;
 }
 
 /** The problem of a code. `detail` is one sentence for a person, without any secret. */
 export function adminProblem(
   code: ProblemCode,
   detail: string,
-  { retryAfterMs, allow, record }: RefuseOptions = {},
+  { of = 'admin', retryAfterMs, allow, record }: RefuseOptions = {},
 ): ProblemDocument {
   const [status, title] = problems[code];
   const problem: ConsoleProblem = {
-    ...{ type: `urn:oncegate:problem:admin_${code}`, title, status, detail, code },
+    ...{ type: `urn:oncegate:problem:${of}_${code}`, title, status, detail, code },
     ...(record && { record }),
   };
   return documentOf(status, problem, {

@@ -1,102 +1,171 @@
 import express, { type ErrorRequestHandler, type RequestHandler, type Response, Router } from 'express';
 import * as z from 'zod';
 import type { Desk } from '../doubts/desk.ts';
-import type { RecordsAnswer, RecordView, Refusal, RefusalReason } from '../doubts/records.ts';
-import { withoutSecretHeaders } from './console/views.ts';
-import { allowOnly } from './problems.ts';
-import { MAX_BODY_BYTES, mistakeIn, resolutionFields } from './resolution.ts';
+import type { RecordsAnswer, RecordView, RefusalReason } from '../doubts/records.ts';
+import { LAYER } from '../ledger/record-id.ts';
+import { loginOf, onlyJson, refuseLarge, requirePermission, sessionOf } from './console/guards.ts';
+import { allowOnly, refuse } from './problems.ts';
+import type { AdminObserver } from './source.ts';
 
-type Why = Exclude<RefusalReason, 'no_body'> | 'too_large' | 'off';
+/** The largest body of a request. Keys with a larger response are resolved on the command line, or without a body. */
+const MAX_BODY_BYTES = 2_097_152;
+/** How much of a stored body is sent. `oncegate records show --body` prints all of it. */
+const MAX_SHOWN_BYTES = 1_048_576;
 
-/** Status and title of each refusal. */
-const refusals: Record<Why, [status: number, title: string]> = {
-  invalid: [400, 'The request is malformed'],
-  absent: [404, 'There is no such record'],
-  alive: [409, 'The owner of the record is still alive'],
-  changed: [409, 'The record is not in doubt any more'],
-  unreadable: [409, 'The record cannot be read'],
-  too_large: [413, 'The request body is too large'],
-  off: [403, 'Records are not served here'],
-  unavailable: [503, 'The idempotency store cannot be reached'],
+const listQuery = z.object({
+  in_doubt: z.enum(['true', 'false']).default('false'),
+  limit: z
+    .string()
+    .regex(/^\d{1,6}$/)
+    .default('100'),
+  cursor: z.string().optional(),
+  merchant: z.string().min(1).max(255).optional(),
+});
+
+const findBody = z.strictObject({
+  merchant: z.string().min(1).max(255),
+  key: z.string().min(1).max(255),
+  layer: z.string().regex(LAYER).optional(),
+});
+
+const resolution = {
+  as: z.enum(['completed', 'released']),
+  reason: z.string(),
+  /** The execution that was looked at. */
+  execution: z.string().min(1).max(100),
+  status: z.number().optional(),
+  /** By name; parsed into names and values in turn. */
+  headers: z
+    .record(z.string(), z.union([z.string(), z.array(z.string())]))
+    .transform((fields) =>
+      Object.entries(fields).flatMap(([name, values]) => [values].flat().flatMap((value) => [name, value])),
+    )
+    .optional(),
+  body: z.base64().optional(),
 };
 
-const resolveBody = z.strictObject({ ...resolutionFields, by: z.string() });
+/** A program says who resolves the key. */
+const resolveBody = z.strictObject({ ...resolution, by: z.string() });
 
-const DIGITS = /^\d{1,6}$/;
+/** The audit trail has the name of a session's token, so that nobody can take another's. A person may add their own. */
+const resolveBodyOf = (tokenName: string) =>
+  z
+    .strictObject({
+      ...resolution,
+      person: z
+        .string()
+        .trim()
+        .regex(
+          /^[^()\p{Cc}\p{Cf}\p{Zl}\p{Zp}]{1,60}$/u,
+          'must be one line of 1 to 60 characters, without brackets',
+        )
+        .optional(),
+    })
+    .transform(({ person, ...rest }) => ({
+      ...rest,
+      by: person === undefined ? tokenName : `${person} (${tokenName})`,
+    }));
 
-/** The routes under `/records`. The admin token was checked before. */
-export function recordsRoutes(desk: Desk): Router {
-  const routes = Router();
-  routes.get('/', async (req, res) => {
-    const { in_doubt: inDoubt = 'false', limit = '100', cursor } = req.query;
-    const known = ['true', 'false'].includes(String(inDoubt)) && DIGITS.test(String(limit));
-    if (!known || (cursor !== undefined && typeof cursor !== 'string'))
-      return refuseRecord(
-        res,
-        'invalid',
-        'in_doubt must be true or false, limit a number, and cursor that of an earlier page.',
-      );
-    answer(res, await desk.list({ inDoubt: inDoubt === 'true', limit: Number(limit), cursor }));
-  });
-  routes.get('/:recordId', async (req, res) => {
-    answer(res, await desk.show(req.params.recordId));
-  });
-  routes.post(
-    '/:recordId/resolve',
-    refuseTooLarge,
+/** The routes under `/records`, for programs and for the console's page. Who asks was found out before. */
+export function recordsRoutes(desk: Desk, observer: Pick<AdminObserver, 'bodyRead'>): Router {
+  const json: RequestHandler[] = [
+    refuseLarge(MAX_BODY_BYTES, 'records'),
+    onlyJson,
     express.json({ limit: MAX_BODY_BYTES, inflate: false }),
-    async (req, res) => {
-      const { success, data, error } = resolveBody.safeParse(req.body);
+  ];
+  const routes = Router();
+  routes
+    .route('/')
+    .get(async (req, res) => {
+      const { success, data } = listQuery.safeParse(req.query);
+      if (!success)
+        return refuseRecord(
+          res,
+          'invalid',
+          'in_doubt must be true or false, limit a number, cursor that of an earlier page, and merchant a code.',
+        );
+      const { in_doubt: inDoubt, limit, cursor, merchant } = data;
+      answer(res, await desk.list({ inDoubt: inDoubt === 'true', limit: Number(limit), cursor, merchant }));
+    })
+    .all(allowOnly('GET, HEAD'));
+  // By POST, so that idempotency keys do not get into the logs of proxies.
+  routes
+    .route('/find')
+    .post(...json, async (req, res) => {
+      const { success, data, error } = findBody.safeParse(req.body);
+      if (!success) return refuseRecord(res, 'invalid', mistakeIn(error));
+      answer(res, await desk.find(data.merchant, data.key, data.layer));
+    })
+    .all(allowOnly('POST'));
+  routes
+    .route('/:recordId')
+    .get(async (req, res) => answer(res, await desk.show(req.params.recordId)))
+    .all(allowOnly('GET, HEAD'));
+  routes
+    .route('/:recordId/body')
+    .get(requirePermission('bodies'), async (req, res) => {
+      const { recordId } = req.params;
+      const found = await desk.body(recordId, MAX_SHOWN_BYTES);
+      // Before it is sent, so that no body is read without a trace.
+      if (found.kind === 'found')
+        observer.bodyRead(loginOf(res).name, recordId, req.socket.remoteAddress ?? 'unknown');
+      answer(res, found);
+    })
+    .all(allowOnly('GET, HEAD'));
+  routes
+    .route('/:recordId/resolve')
+    .post(requirePermission('resolve'), ...json, async (req, res) => {
+      const session = sessionOf(res);
+      const form = session ? resolveBodyOf(session.name) : resolveBody;
+      const { success, data, error } = form.safeParse(req.body);
       if (!success) return refuseRecord(res, 'invalid', mistakeIn(error));
       answer(res, await desk.resolve({ recordId: req.params.recordId, ...data }));
-    },
-  );
-  for (const path of ['/', '/:recordId']) routes.all(path, allowOnly('GET, HEAD'));
-  routes.all('/:recordId/resolve', allowOnly('POST'));
+    })
+    .all(allowOnly('POST'));
   routes.use(unreadableBody);
   return routes;
 }
 
-/** `express.json` would read a too large body completely before it refuses it. */
-const refuseTooLarge: RequestHandler<{ recordId: string }> = (req, res, next) => {
-  if (Number(req.headers['content-length'] ?? 0) > MAX_BODY_BYTES) tooLarge(res);
-  else next();
-};
-
-const tooLarge = (res: Response): void =>
-  refuseRecord(res, 'too_large', `The limit is ${MAX_BODY_BYTES} bytes.`);
-
-export const refuseOff = (res: Response): void =>
-  refuseRecord(res, 'off', 'Records are served only if admin.token is set.');
+/** Names the member that is wrong, without any value of the request. */
+function mistakeIn({ issues }: z.ZodError): string {
+  const [issue] = issues;
+  const place = issue?.path.join('.') || 'the body';
+  return `${place}: ${issue?.code === 'unrecognized_keys' ? 'has an unknown member' : (issue?.message ?? 'is wrong')}.`;
+}
 
 function answer(res: Response, found: RecordsAnswer<object>): void {
-  res.set('Cache-Control', 'no-store');
-  if (found.kind === 'refused') refuseRecord(res, found.why as Why, found.detail, found);
-  else res.json(shownValue(found.value));
+  const { record } = (found.kind === 'found' ? found.value : found) as { record?: RecordView | null };
+  const shown = record && withoutSecretHeaders(record);
+  if (found.kind === 'found')
+    res.set('Cache-Control', 'no-store').json(shown ? { ...found.value, record: shown } : found.value);
+  else refuse(res, found.why, found.detail, { ...found, of: 'records', record: shown ?? undefined });
 }
 
-/** Of what these routes ask for, only a single record has its response. */
-const shownValue = (value: { record?: RecordView | null }): object =>
-  value.record ? { ...value, record: withoutSecretHeaders(value.record) } : value;
+const refuseRecord = (res: Response, code: RefusalReason | 'too_large' | 'off', detail: string): void =>
+  refuse(res, code, detail, { of: 'records' });
 
-/** As `refuse` of problems.ts, but with types and titles of its own, and with the whole record. */
-function refuseRecord(
-  res: Response,
-  why: Why,
-  detail: string,
-  { retryAfterMs, record }: Pick<Refusal, 'retryAfterMs' | 'record'> = {},
-): void {
-  const [status, title] = refusals[why];
-  if (retryAfterMs !== undefined) res.set('Retry-After', String(Math.ceil(retryAfterMs / 1000)));
-  // Node would parse the rest of an unread body as the next request.
-  if (!res.req.complete) res.shouldKeepAlive = false;
-  res.set('Cache-Control', 'no-store').status(status).type('application/problem+json');
-  const problem = { type: `urn:oncegate:problem:records_${why}`, title, status, detail, code: why };
-  res.send(JSON.stringify({ ...problem, record: record && withoutSecretHeaders(record) }));
-}
+export const refuseOff: RequestHandler = (_req, res) =>
+  refuseRecord(res, 'off', 'Records are served only if admin.token is set.');
 
 const unreadableBody: ErrorRequestHandler = (error: { type?: string }, _req, res, next) => {
-  if (error.type === 'entity.too.large') tooLarge(res);
+  if (error.type === 'entity.too.large')
+    refuseRecord(res, 'too_large', `The limit is ${MAX_BODY_BYTES} bytes.`);
   else if (error.type) refuseRecord(res, 'invalid', 'The body cannot be read as JSON.');
   else next(error);
 };
+
+/** Header fields of responses that hold no secret, and no name or account of a person. */
+const SHOWN = new Set([
+  ...['content-type', 'content-length', 'content-encoding', 'content-language', 'cache-control'],
+  ...['date', 'server', 'retry-after', 'x-request-id', 'vary'],
+]);
+
+/** Hides the values of header fields that may hold a secret. Only the answer with the stored body has them, by permission. */
+function withoutSecretHeaders(record: RecordView): RecordView {
+  const { completion } = record;
+  if (completion?.kind !== 'response') return record;
+  const headers = completion.headers.map((text, i, all) =>
+    i % 2 === 0 || SHOWN.has(String(all[i - 1]).toLowerCase()) ? text : null,
+  );
+  return { ...record, completion: { ...completion, headers } };
+}

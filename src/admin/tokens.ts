@@ -12,7 +12,7 @@ export interface Login {
 }
 
 /** Constant-time comparison. The digests have one length, which `timingSafeEqual` requires. */
-export function sameText(a: string, b: string): boolean {
+function sameText(a: string, b: string): boolean {
   return timingSafeEqual(Buffer.from(hash('sha256', a)), Buffer.from(hash('sha256', b)));
 }
 
@@ -32,17 +32,16 @@ export function loginWith(
  * For programs, which send a bearer token. Without `admin.token` in the configuration, every request is accepted; the configuration
  * then allows the port on loopback addresses only.
  *
- * @param isRight whether the path accepts the token
+ * @param accepted the tokens that the path accepts
  * @param onWrong called with the address of a client that sent a wrong token, unless it repeats it
  */
 export function requireToken(
-  { token }: Pick<AdminOptions, 'token'>,
-  isRight: (presented: string) => boolean,
+  accepted: Pick<AdminOptions, 'token' | 'tokens'>,
   tries: Tries,
   onWrong: (address: string) => void,
 ): RequestHandler {
   return (req, res, next) => {
-    if (token === undefined) return next();
+    if (accepted.token === undefined) return next();
     const [, presented] = /^Bearer +(\S.*)$/i.exec(req.headers.authorization ?? '') ?? [];
     if (presented === undefined)
       return unauthorized(res, 'token_required', 'Send a token of this gateway as the bearer token.');
@@ -50,8 +49,10 @@ export function requireToken(
     const retryAfterMs = tries.waitMs(address);
     if (retryAfterMs > 0)
       return refuse(res, 'too_many_tries', 'Too many wrong tokens were tried. Wait.', { retryAfterMs });
-    if (isRight(presented)) {
+    const login = loginWith(presented, accepted);
+    if (login) {
       tries.right(address);
+      res.locals.login = login;
       return next();
     }
     if (tries.wrong(address, presented)) onWrong(address);

@@ -1,17 +1,14 @@
+import type { RecordsPage, ResolvedRecord, ShownRecord, StoredResponse } from '../doubts/records.ts';
 import type {
   BackgroundHeader,
   ConsoleProblem,
-  DoubtsPage,
   FindRequest,
-  FoundRecord,
   LoginAnswer,
   LoginRequest,
   Overview,
-  ResolvedAnswer,
-  ResolveRecordRequest,
+  ResolveForm,
   SecretHeader,
   Session,
-  StoredBody,
 } from './contract.ts';
 import { Shared } from './store.ts';
 
@@ -28,6 +25,7 @@ const SECRET: SecretHeader = 'X-Console-Secret';
 /** The tab keeps the session's secret there, so that it outlives a reload. */
 const STORED = 'oncegate_console';
 const BACKGROUND: BackgroundHeader = 'X-Console-Background';
+const SESSION = '/console/session';
 const ANSWER_WITHIN_MS = 20_000;
 
 /** `unknown`: not asked yet. `ended`: there was one, and it ended without the person's wish. */
@@ -39,6 +37,10 @@ export type SessionState =
 export const sessionState = new Shared<SessionState>({ kind: 'unknown' });
 /** Since when the gateway has not answered, if it does not. In this browser's Unix milliseconds. */
 export const lostAtMs = new Shared<number | undefined>(undefined);
+
+/** By how much the gateway's clock is ahead of this browser's, to the second. */
+let aheadMs = 0;
+export const gatewayNowMs = (): number => Date.now() + aheadMs;
 
 /** Whether the person did anything since the request before. */
 let isUsed = false;
@@ -62,15 +64,16 @@ async function call<T>(
   const isBackground = isTimed && !isUsed;
   if (isBackground) headers[BACKGROUND] = '1';
   else isUsed = false;
-  const secret = sessionStorage.getItem(STORED);
-  if (secret !== null) headers[SECRET] = secret;
+  headers[SECRET] = sessionStorage.getItem(STORED) ?? '';
   if (body) headers['Content-Type'] = 'application/json';
   try {
-    const response = await fetch(`/console/${path}`, {
+    const response = await fetch(path, {
       ...{ method, headers, cache: 'no-store', redirect: 'error' },
       signal: AbortSignal.timeout(ANSWER_WITHIN_MS),
       ...(body ? { body: JSON.stringify(body) } : {}),
     });
+    const date = Date.parse(response.headers.get('Date') ?? '');
+    if (!Number.isNaN(date)) aheadMs = date - Date.now();
     const answer = await readAnswer<T>(response);
     lostAtMs.set(answer.kind === 'unreachable' ? (lostAtMs.value ?? Date.now()) : undefined);
     const state = open();
@@ -106,7 +109,7 @@ function close(why?: 'ended' | 'logged_out'): void {
 }
 
 export async function readSession(): Promise<void> {
-  const answer = await call<Session>('session');
+  const answer = await call<Session>(SESSION);
   if (answer.kind === 'ok') sessionState.set(opened(answer.value));
   else if (answer.kind === 'refused') close(open() && 'ended');
 }
@@ -118,7 +121,7 @@ function opened(session: Session): SessionState {
 
 export async function logIn(token: string): Promise<Answer<LoginAnswer>> {
   const body: LoginRequest = { token };
-  const answer = await call<LoginAnswer>('session', { method: 'POST', body });
+  const answer = await call<LoginAnswer>(SESSION, { method: 'POST', body });
   if (answer.kind !== 'ok') return answer;
   sessionStorage.setItem(STORED, answer.value.secret);
   sessionState.set(opened(answer.value));
@@ -126,21 +129,21 @@ export async function logIn(token: string): Promise<Answer<LoginAnswer>> {
 }
 
 export async function logOut(): Promise<Answer<void>> {
-  const answer = await ask<void>('session', { method: 'DELETE' });
+  const answer = await ask<void>(SESSION, { method: 'DELETE' });
   if (answer.kind === 'ok') close('logged_out');
   return answer;
 }
 
-const pathOf = (recordId: string, rest = '') => `api/records/${encodeURIComponent(recordId)}${rest}`;
+const pathOf = (recordId: string, rest = '') => `/records/${encodeURIComponent(recordId)}${rest}`;
 
 export const api = {
-  overview: (afterMs: number) => ask<Overview>(`api/overview?after=${afterMs}`, { isTimed: true }),
+  overview: (afterMs: number) => ask<Overview>(`/console/api/overview?after=${afterMs}`, { isTimed: true }),
   /** @param query without the members that do not apply */
   doubts: (query: { cursor?: string; merchant?: string }, isTimed: boolean) =>
-    ask<DoubtsPage>(`api/doubts?${new URLSearchParams(query)}`, { isTimed }),
-  find: (request: FindRequest) => ask<FoundRecord>('api/records/find', { method: 'POST', body: request }),
-  record: (recordId: string) => ask<FoundRecord>(pathOf(recordId)),
-  body: (recordId: string) => ask<StoredBody>(pathOf(recordId, '/body')),
-  resolve: (recordId: string, request: ResolveRecordRequest) =>
-    ask<ResolvedAnswer>(pathOf(recordId, '/resolve'), { method: 'POST', body: request }),
+    ask<RecordsPage>(`/records?${new URLSearchParams({ in_doubt: 'true', ...query })}`, { isTimed }),
+  find: (request: FindRequest) => ask<ShownRecord>('/records/find', { method: 'POST', body: request }),
+  record: (recordId: string) => ask<ShownRecord>(pathOf(recordId)),
+  body: (recordId: string) => ask<StoredResponse>(pathOf(recordId, '/body')),
+  resolve: (recordId: string, form: ResolveForm) =>
+    ask<ResolvedRecord>(pathOf(recordId, '/resolve'), { method: 'POST', body: form }),
 };

@@ -1,3 +1,5 @@
+import type { RecordView, ResolveRequest } from '../doubts/records.ts';
+
 /**
  * The contract between the console's page and the admin port: every URL, method, request, response and problem code. Types only,
  * so that the page's bundle contains nothing of the gateway.
@@ -33,17 +35,18 @@
  *
  * ## The API
  *
+ * The records are those of programs, with the views of `src/doubts/records.ts`. A session takes the place of the bearer token.
+ *
  * | request | request's body | answer | permission |
  * |---|---|---|---|
  * | `GET /console/api/overview?after=UP_MS` | | {@link Overview}, with the samples after that time | read |
- * | `GET /console/api/doubts?cursor=CURSOR&merchant=MERCHANT` | | {@link DoubtsPage} | read |
- * | `POST /console/api/records/find` | {@link FindRequest} | {@link FoundRecord} | read |
- * | `GET /console/api/records/RECORD_ID` | | {@link FoundRecord} | read |
- * | `GET /console/api/records/RECORD_ID/body` | | {@link StoredBody} | bodies |
- * | `POST /console/api/records/RECORD_ID/resolve` | {@link ResolveRecordRequest} | {@link ResolvedAnswer} | resolve |
+ * | `GET /records?in_doubt=true&cursor=CURSOR&merchant=MERCHANT` | | `RecordsPage` | read |
+ * | `POST /records/find` | {@link FindRequest} | `ShownRecord` | read |
+ * | `GET /records/RECORD_ID` | | `ShownRecord` | read |
+ * | `GET /records/RECORD_ID/body` | | `StoredResponse` with the first MiB of the body; the gateway logs who read it | bodies |
+ * | `POST /records/RECORD_ID/resolve` | {@link ResolveForm} | `ResolvedRecord` | resolve |
  *
- * The look-up of a merchant's key is a POST, so that idempotency keys do not get into the logs of proxies. `RECORD_ID` is safe in a
- * fragment or a link.
+ * `RECORD_ID` is safe in a fragment or a link.
  *
  * ## Headers of requests
  *
@@ -57,8 +60,8 @@
  * Every answer with a status of 400 or more is `application/problem+json` with the members of {@link ConsoleProblem}. 405 has
  * `Allow`; 429, 409 `alive` and 503 may have `Retry-After` (whole seconds).
  *
- * All times are ISO 8601 (`...At`) or milliseconds (`...Ms`), all by the gateway's clock: compare them with {@link Overview.nowAt}
- * or {@link Session.nowAt}, not with the browser's clock.
+ * All times are ISO 8601 (`...At`) or milliseconds (`...Ms`), all by the gateway's clock: compare them with {@link Overview.nowAt},
+ * {@link Session.nowAt} or the `Date` of an answer, not with the browser's clock.
  */
 
 /** The request header with the session's secret. */
@@ -70,7 +73,7 @@ export type BackgroundHeader = 'X-Console-Background';
 
 /** The body of every answer with a status of 400 or more. */
 export interface ConsoleProblem {
-  /** `urn:oncegate:problem:admin_CODE` */
+  /** `urn:oncegate:problem:admin_CODE`, or `records_CODE` for what is about records */
   type: string;
   /** What is wrong in general, in words for people. */
   title: string;
@@ -79,7 +82,7 @@ export interface ConsoleProblem {
   detail: string;
   code: ProblemCode;
   /** With `alive`, `changed`: the record as it is now. */
-  record?: RecordHeadView;
+  record?: RecordView;
 }
 
 /** What went wrong. `problems.ts` has the status and the title of each. */
@@ -92,6 +95,8 @@ export type ProblemCode =
   | 'wrong_token'
   /** See {@link Session.may}. */
   | 'not_permitted'
+  /** To programs: there is no `admin.token`, so they get no records. The page never gets it. */
+  | 'off'
   | 'foreign_origin'
   | 'not_found'
   | 'console_off'
@@ -193,56 +198,6 @@ export type OutcomeGroup = 'executed' | 'replayed' | 'unknown' | 'refused' | 'fa
 
 // Records
 
-/**
- * One page, at most 100 rows, in no particular order. There are more as long as `cursor` is set, even if this page is empty. With a
- * merchant, at most 199 rows of up to 2,000 that were searched.
- */
-export interface DoubtsPage {
-  nowAt: string;
-  records: RecordHeadView[];
-  cursor: string | null;
-}
-
-/** A record without its response. Of an unreadable record only `recordId`, `state` and `reason` are known. */
-export interface RecordHeadView {
-  /** 64 hexadecimal digits. */
-  recordId: string;
-  state: 'executing' | 'completed' | 'in_doubt' | 'unreadable';
-  /** Why it cannot be read. */
-  reason?: string;
-  /** It is executing, and its owner shows no life: it counts as in doubt. */
-  ownerGone?: boolean;
-  /** It needs somebody who resolves it: in doubt, or its owner is gone. */
-  inDoubt: boolean;
-  /** How long its merchant has waited: the time since it started. Unset if it is not in doubt. */
-  inDoubtMs?: number;
-  /** Names this execution. Pass it to `resolve`. */
-  execution?: string;
-  merchant?: string;
-  operation?: string;
-  /** The idempotency key. */
-  key?: string;
-  /** Of the request that started the record: it is in the gateway's log and in the backend's, if that logs X-Request-Id. */
-  requestId?: string;
-  /** The gateway that started it. */
-  gatewayId?: string;
-  /** SHA-256 over method, target and body of the request, in hexadecimal digits. */
-  fingerprint?: string;
-  createdAt?: string;
-  /** The last change of its state. */
-  changedAt?: string;
-  /** Why it is or was in doubt. */
-  cause?: string;
-  /** It was sent a second time. */
-  sentAgain?: boolean;
-  /** When the record is deleted at the earliest, if nothing changes. Unset if it is not known. */
-  expiresAt?: string;
-  /** It has been in doubt at some time. */
-  wasInDoubt?: boolean;
-  /** The encryption key of its response. Unset: the response is not encrypted. */
-  encryptionKeyId?: string;
-}
-
 export interface FindRequest {
   /** The merchant code. */
   merchant: string;
@@ -252,74 +207,12 @@ export interface FindRequest {
   layer?: string;
 }
 
-/** What is known of one record. `record` is null if only the audit trail is left. */
-export interface FoundRecord {
-  nowAt: string;
-  recordId: string;
-  record: RecordHeadView | null;
-  /** Of a completed record. */
-  response?: ResponseView;
-  /** Oldest first. */
-  timeline: TimelineEntry[];
-}
-
-export type ResponseView =
-  /** It was executed, and its response is not stored. */
-  { kind: 'tombstone' } | { kind: 'response'; status: number; headers: HeaderView[]; bodyBytes: number };
-
-export interface HeaderView {
-  name: string;
-  /** Null: hidden, because it may hold a secret. Sessions with `bodies` see it with the body. */
-  value: string | null;
-}
-
-export type TimelineEntry =
-  /** The first request was received and its record made. */
-  | { at: string; what: 'started'; requestId?: string; gatewayId?: string }
-  /** The record became what it is: completed, or in doubt. Resolutions have entries of their own. */
-  | { at: string; what: 'completed' | 'in_doubt' }
-  /** Somebody, or a lookup, resolved it. `status` 0: the backend's status is not known. */
-  | {
-      at: string;
-      what: 'resolved';
-      by: string;
-      reason: string;
-      from: 'executing' | 'completed' | 'in_doubt' | string;
-      as: 'completed' | 'released';
-      status?: number;
-    };
-
-/** Each answer with a body is logged by the gateway, with the session's name and the record id. */
-export interface StoredBody {
-  recordId: string;
-  status: number;
-  /** With all values. */
-  headers: HeaderView[];
-  bodyBytes: number;
-  /** Base64 of the body, or of its first MiB. Headers say its type, and whether it is compressed (`Content-Encoding`). */
-  body: string;
-  /** `body` is only the first MiB. */
-  truncated: boolean;
-}
-
-export interface ResolveRecordRequest {
-  /**
-   * `completed`: the backend executed it; retries get the response below, or 409 `response_not_stored` without one.
-   * `released`: the backend surely did not execute it; the next retry is sent and can pay again if this is wrong.
-   */
-  as: 'completed' | 'released';
-  /** {@link RecordHeadView.execution} of the record that the person saw. */
-  execution: string;
-  /** Why: one line, 1 to 500 characters. Kept in the audit trail. */
-  reason: string;
+/**
+ * How a session resolves a key. `completed`: the backend executed it; retries get the response, or 409 `response_not_stored` without
+ * one. `released`: the backend surely did not execute it; the next retry is sent and can pay again if this is wrong.
+ */
+export interface ResolveForm extends Pick<ResolveRequest, 'as' | 'execution' | 'reason' | 'status' | 'body'> {
   /** Who, beside the session's name: one line, at most 60 characters. The audit trail says `PERSON (NAME)`. */
   person?: string;
-  /** With `completed`: 200 to 599. Needed if there are headers or a body. */
-  status?: number;
   headers?: Record<string, string | string[]>;
-  /** Base64. */
-  body?: string;
 }
-
-/** The record after the resolution. `record` in it is null after a release. */
-export type ResolvedAnswer = FoundRecord;

@@ -1,18 +1,18 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
+import type { RecordsPage, RecordView } from '../doubts/records.ts';
 import { api, sessionState } from './api.ts';
-import type { DoubtsPage, RecordHeadView } from './contract.ts';
 import { overview, readOverview, usePolling } from './live.ts';
 import { Field, ScrollBox, ViewHeading } from './parts.tsx';
 import { ResolveDialog } from './resolve.tsx';
 import { linkToRecord } from './router.ts';
 import { announce, useShared } from './store.ts';
-import { age, doubtsInWords, moment, recordState, trouble } from './words.ts';
+import { age, doubtsInWords, inDoubtMs, moment, recordState, trouble } from './words.ts';
 
 const READ_EVERY_MS = 5000;
 
 /** Keys in doubt, a page at a time. */
 export function DoubtsView() {
-  const [chosen, setChosen] = useState<RecordHeadView>();
+  const [chosen, setChosen] = useState<RecordView>();
   // Rows do not move under a dialogue.
   const { page, merchant, choose, number, problem, reread, previous, next } = useDoubtsPage(
     chosen === undefined,
@@ -64,7 +64,7 @@ export function DoubtsView() {
 
 interface ShownPage {
   /** Undefined until the first one was read. */
-  page: DoubtsPage | undefined;
+  page: RecordsPage | undefined;
   /** Whose keys they are. Empty: those of all merchants. */
   merchant: string;
   choose(merchant: string): void;
@@ -82,7 +82,7 @@ function useDoubtsPage(isPolled: boolean): ShownPage {
   const [merchant, setMerchant] = useState('');
   /** The cursors of this page and of those before it. The first page has none. */
   const [cursors, setCursors] = useState<(string | undefined)[]>([undefined]);
-  const [page, setPage] = useState<DoubtsPage>();
+  const [page, setPage] = useState<RecordsPage>();
   const [problem, setProblem] = useState<string>();
   const cursor = cursors.at(-1);
   const wanted = `${merchant} ${cursor}`;
@@ -174,10 +174,10 @@ function Counted() {
 }
 
 interface RowsProps {
-  page: DoubtsPage;
+  page: RecordsPage;
   number: number;
   merchant: string;
-  choose(record: RecordHeadView): void;
+  choose(record: RecordView): void;
 }
 
 function Rows({ page, number, merchant, choose }: RowsProps) {
@@ -199,7 +199,7 @@ function Rows({ page, number, merchant, choose }: RowsProps) {
           : 'No key is in doubt.'}
       </p>
     );
-  const oldestFirst = page.records.toSorted((a, b) => (b.inDoubtMs ?? 0) - (a.inDoubtMs ?? 0));
+  const oldestFirst = page.records.toSorted((a, b) => (inDoubtMs(b) ?? 0) - (inDoubtMs(a) ?? 0));
   return (
     <section class="panel" aria-label="Keys in doubt">
       {!mayResolve && <p class="muted">Your token does not permit to resolve keys.</p>}
@@ -232,11 +232,12 @@ function Rows({ page, number, merchant, choose }: RowsProps) {
   );
 }
 
-function Row({ record, choose }: { record: RecordHeadView; choose: RowsProps['choose'] | undefined }) {
-  const { recordId, merchant, operation, key, requestId, createdAt, gatewayId, inDoubtMs } = record;
+function Row({ record, choose }: { record: RecordView; choose: RowsProps['choose'] | undefined }) {
+  const { recordId, merchant, operation, key, requestId, createdAt, gatewayId } = record;
+  const waitedMs = inDoubtMs(record);
   return (
     <tr>
-      <td>{inDoubtMs === undefined ? 'not known' : age(inDoubtMs)}</td>
+      <td>{waitedMs === undefined ? 'not known' : age(waitedMs)}</td>
       <td>{merchant ?? '–'}</td>
       <td>{operation ?? '–'}</td>
       <th scope="row" class="key">

@@ -1,6 +1,7 @@
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
+import type { ShownRecord } from '../doubts/records.ts';
 import { type Answer, api } from './api.ts';
-import type { FindRequest, FoundRecord } from './contract.ts';
+import type { FindRequest } from './contract.ts';
 import { Field, ViewHeading } from './parts.tsx';
 import { RecordPanel } from './record.tsx';
 import { linkToRecord } from './router.ts';
@@ -9,12 +10,12 @@ import { recordState, trouble } from './words.ts';
 
 /** @param recordId the record that the address names */
 export function LookUpView({ recordId }: { recordId: string | undefined }) {
-  const [found, setFound] = useState<FoundRecord>();
+  const [found, setFound] = useState<ShownRecord>();
   const [problem, setProblem] = useState<string>();
 
   const newest = useRef<Promise<unknown>>(undefined);
 
-  const show = async (asked: Promise<Answer<FoundRecord>>) => {
+  const show = async (asked: Promise<Answer<ShownRecord>>) => {
     newest.current = asked;
     const answer = await asked;
     // The person has asked something else meanwhile.
@@ -50,7 +51,7 @@ export function LookUpView({ recordId }: { recordId: string | undefined }) {
   );
 }
 
-function wordsFor(answer: Answer<FoundRecord>): string | undefined {
+function wordsFor(answer: Answer<ShownRecord>): string | undefined {
   if (answer.kind !== 'refused' || answer.problem.code !== 'absent') return trouble(answer);
   return (
     'The gateway has no record of this key. Either no protected request of this merchant had it, or its request was not ' +

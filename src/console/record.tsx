@@ -1,14 +1,16 @@
 import { useEffect, useState } from 'preact/hooks';
+import type { RecordView, ShownRecord, StoredResponse } from '../doubts/records.ts';
 import { api, sessionState } from './api.ts';
-import type { FoundRecord, HeaderView, ResponseView, StoredBody, TimelineEntry } from './contract.ts';
 import { Facts, ScrollBox } from './parts.tsx';
 import { ResolveDialog } from './resolve.tsx';
 import { useShared } from './store.ts';
-import { age, count, moment, recordState, trouble } from './words.ts';
+import { entriesOf } from './timeline.ts';
+import { age, count, inDoubtMs, isInDoubt, moment, recordState, trouble } from './words.ts';
 
 /** Everything that is known of one record. */
-export function RecordPanel({ found, reread }: { found: FoundRecord; reread(): void }) {
-  const { recordId, record, response, timeline } = found;
+export function RecordPanel({ found, reread }: { found: ShownRecord; reread(): void }) {
+  const { recordId, record } = found;
+  const waitedMs = record ? inDoubtMs(record) : undefined;
   const [isResolving, setResolving] = useState(false);
   const state = useShared(sessionState);
   const may = state.kind === 'open' ? state.session.may : [];
@@ -33,7 +35,7 @@ export function RecordPanel({ found, reread }: { found: FoundRecord; reread(): v
             ['Merchant', record.merchant],
             ['Operation', record.operation],
             ['Idempotency key', record.key && <code>{record.key}</code>],
-            ['In doubt for', record.inDoubtMs === undefined ? undefined : age(record.inDoubtMs)],
+            ['In doubt for', waitedMs === undefined ? undefined : age(waitedMs)],
             ['Started', record.createdAt && moment(record.createdAt)],
             ['Last change', record.changedAt && moment(record.changedAt)],
             ['Kept until', record.expiresAt && moment(record.expiresAt)],
@@ -44,7 +46,7 @@ export function RecordPanel({ found, reread }: { found: FoundRecord; reread(): v
               'Sent again',
               record.sentAgain ? 'yes: the first request may have been executed too' : undefined,
             ],
-            ['Was in doubt', record.wasInDoubt && !record.inDoubt ? 'yes' : undefined],
+            ['Was in doubt', record.wasInDoubt && !isInDoubt(record) ? 'yes' : undefined],
             ['Encrypted with', record.encryptionKeyId],
             ['Fingerprint', record.fingerprint && <code>{record.fingerprint}</code>],
             ['Record id', <code>{recordId}</code>],
@@ -52,7 +54,7 @@ export function RecordPanel({ found, reread }: { found: FoundRecord; reread(): v
         />
       )}
       <div class="buttons">
-        {record?.inDoubt && record.execution !== undefined && may.includes('resolve') && (
+        {record && isInDoubt(record) && record.execution !== undefined && may.includes('resolve') && (
           <button type="button" class="main" onClick={() => setResolving(true)}>
             Resolve …
           </button>
@@ -61,22 +63,25 @@ export function RecordPanel({ found, reread }: { found: FoundRecord; reread(): v
           Read it again
         </button>
       </div>
-      <Timeline entries={timeline} />
-      {response && <Response recordId={recordId} response={response} mayRead={may.includes('bodies')} />}
+      <Timeline found={found} />
+      {record?.completion && (
+        <Response recordId={recordId} completion={record.completion} mayRead={may.includes('bodies')} />
+      )}
       {isResolving && record && <ResolveDialog record={record} onClose={closed} />}
     </section>
   );
 }
 
-function Timeline({ entries }: { entries: readonly TimelineEntry[] }) {
+function Timeline({ found }: { found: ShownRecord }) {
+  const entries = entriesOf(found);
   if (entries.length === 0) return null;
   return (
     <>
       <h3>What happened</h3>
       <ol class="timeline">
-        {entries.map((entry, at) => (
-          <li key={`${at} ${entry.at}`}>
-            <time dateTime={entry.at}>{moment(entry.at)}</time>: {sentence(entry)}
+        {entries.map(({ at, text }, i) => (
+          <li key={`${i} ${at}`}>
+            <time dateTime={at}>{moment(at)}</time>: {text}
           </li>
         ))}
       </ol>
@@ -84,37 +89,20 @@ function Timeline({ entries }: { entries: readonly TimelineEntry[] }) {
   );
 }
 
-function sentence(entry: TimelineEntry): string {
-  switch (entry.what) {
-    case 'started': {
-      const request = entry.requestId ? ` by request ${entry.requestId}` : '';
-      return `started${request}${entry.gatewayId ? ` on gateway ${entry.gatewayId}` : ''}.`;
-    }
-    case 'completed':
-      return 'completed with the backend’s response.';
-    case 'in_doubt':
-      return 'in doubt: the backend’s answer did not arrive.';
-    case 'resolved': {
-      const status = entry.status ? ` with status ${entry.status}` : '';
-      return `resolved as ${entry.as}${status}, by ${entry.by}. Reason: ${entry.reason}`;
-    }
-  }
-}
-
 interface ResponseProps {
   recordId: string;
-  response: ResponseView;
+  completion: NonNullable<RecordView['completion']>;
   mayRead: boolean;
 }
 
-function Response({ recordId, response, mayRead }: ResponseProps) {
-  const [stored, setStored] = useState<StoredBody>();
+function Response({ recordId, completion, mayRead }: ResponseProps) {
+  const [stored, setStored] = useState<StoredResponse>();
   const [problem, setProblem] = useState<string>();
   useEffect(() => {
     setStored(undefined);
     setProblem(undefined);
-  }, [response]);
-  if (response.kind === 'tombstone')
+  }, [completion]);
+  if (completion.kind === 'tombstone')
     return (
       <>
         <h3>Response</h3>
@@ -131,12 +119,12 @@ function Response({ recordId, response, mayRead }: ResponseProps) {
       <h3>Response that retries get</h3>
       <Facts
         rows={[
-          ['Status', String(response.status)],
-          ['Body', count(response.bodyBytes, 'byte')],
+          ['Status', String(completion.status)],
+          ['Body', count(completion.bodyBytes, 'byte')],
         ]}
       />
-      <Headers headers={stored?.headers ?? response.headers} />
-      {mayRead && !stored && response.bodyBytes > 0 && (
+      <Headers headers={stored?.headers ?? completion.headers} />
+      {mayRead && !stored && completion.bodyBytes > 0 && (
         <div class="buttons">
           <button type="button" onClick={read}>
             Show the stored body
@@ -155,7 +143,14 @@ function Response({ recordId, response, mayRead }: ResponseProps) {
   );
 }
 
-function Headers({ headers }: { headers: readonly HeaderView[] }) {
+/** @param headers names and values in turn */
+function pairsOf<Value extends string | null>(headers: readonly Value[]): [string, Value | undefined][] {
+  return headers.flatMap((name, i): [string, Value | undefined][] =>
+    i % 2 === 0 ? [[String(name), headers[i + 1]]] : [],
+  );
+}
+
+function Headers({ headers }: { headers: readonly (string | null)[] }) {
   if (headers.length === 0) return null;
   return (
     <ScrollBox label="Header fields">
@@ -168,7 +163,7 @@ function Headers({ headers }: { headers: readonly HeaderView[] }) {
           </tr>
         </thead>
         <tbody>
-          {headers.map(({ name, value }, at) => (
+          {pairsOf(headers).map(([name, value], at) => (
             <tr key={`${at} ${name}`}>
               <th scope="row" class="mono">
                 {name}
@@ -182,15 +177,15 @@ function Headers({ headers }: { headers: readonly HeaderView[] }) {
   );
 }
 
-function Body({ stored }: { stored: StoredBody }) {
+function Body({ stored }: { stored: StoredResponse }) {
   const header = (wanted: string) =>
-    stored.headers.find(({ name }) => name.toLowerCase() === wanted)?.value ?? undefined;
+    pairsOf(stored.headers).find(([name]) => name.toLowerCase() === wanted)?.[1];
   const encoding = header('content-encoding');
   const text = encoding ? undefined : textOf(stored.body);
   return (
     <>
       <p class="unseen">The stored body is shown.</p>
-      {stored.truncated && (
+      {atob(stored.body).length < stored.bodyBytes && (
         <p class="muted">These are the first bytes of {count(stored.bodyBytes, 'byte')}.</p>
       )}
       {text === undefined ? (

@@ -1,6 +1,6 @@
 import type { ComponentChildren } from 'preact';
 import { useLayoutEffect, useRef, useState } from 'preact/hooks';
-import type { ResolveRecordRequest } from './contract.ts';
+import type { ResolveForm as Form } from './contract.ts';
 import { Field } from './parts.tsx';
 
 /** What a person types before a release. */
@@ -12,7 +12,7 @@ const MAX_PERSON = 60;
 let lastPerson = '';
 
 /** What the form asks for. The dialogue adds which execution is resolved. */
-export type FilledForm = Omit<ResolveRecordRequest, 'execution'>;
+export type FilledForm = Omit<Form, 'execution'>;
 
 type As = FilledForm['as'];
 type FieldName = 'status' | 'type' | 'body' | 'confirmation' | 'reason' | 'person';

@@ -1,6 +1,6 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
+import type { RecordView } from '../doubts/records.ts';
 import { type Answer, api } from './api.ts';
-import type { FoundRecord, RecordHeadView, ResolveRecordRequest } from './contract.ts';
 import { Dialog } from './dialog.tsx';
 import { Facts } from './parts.tsx';
 import { type FilledForm, ResolveForm } from './resolve-form.tsx';
@@ -9,15 +9,15 @@ import { announce } from './store.ts';
 import { moment, recordState, trouble } from './words.ts';
 
 export interface ResolveProps {
-  record: RecordHeadView;
+  record: RecordView;
   /** Called when the dialogue is closed. With `true` if the record is another than the one that was shown. */
   onClose(isChanged: boolean): void;
 }
 
 /** The dialogue in which a person says what the backend did with the request of a key in doubt. */
 export function ResolveDialog({ record, onClose }: ResolveProps) {
-  const [resolved, setResolved] = useState<{ found: FoundRecord; request: ResolveRecordRequest }>();
-  const [refused, setRefused] = useState<Answer<FoundRecord>>();
+  const [resolved, setResolved] = useState<ResultProps>();
+  const [refused, setRefused] = useState<Answer<unknown>>();
   /** Whether a try had no answer, and may have been written. */
   const [mayBeWritten, setMayBeWritten] = useState(false);
   const [isBusy, setBusy] = useState(false);
@@ -27,16 +27,17 @@ export function ResolveDialog({ record, onClose }: ResolveProps) {
   };
   const send = async (filled: FilledForm) => {
     setBusy(true);
-    const request = { ...filled, execution: record.execution ?? '' };
-    const answer = await api.resolve(record.recordId, request);
-    setBusy(false);
+    const { recordId, execution = '' } = record;
+    const answer = await api.resolve(recordId, { ...filled, execution });
     if (answer.kind === 'ok') {
+      const now = await api.record(recordId);
       announce('The key is resolved.');
-      setResolved({ found: answer.value, request });
+      setResolved({ form: filled, record: now.kind === 'ok' ? now.value.record : null });
     } else {
       setRefused(answer);
       if (isUnanswered(answer)) setMayBeWritten(true);
     }
+    setBusy(false);
   };
   if (resolved)
     return (
@@ -46,7 +47,7 @@ export function ResolveDialog({ record, onClose }: ResolveProps) {
           <button type="button" class="main" onClick={close}>
             Close
           </button>
-          <a href={linkToRecord(resolved.found.recordId)} onClick={close}>
+          <a href={linkToRecord(record.recordId)} onClick={close}>
             Show the record
           </a>
         </div>
@@ -84,17 +85,17 @@ export function ResolveDialog({ record, onClose }: ResolveProps) {
 const isUnanswered = (answer: Answer<unknown>): boolean =>
   answer.kind === 'unreachable' || (answer.kind === 'refused' && answer.problem.code === 'unavailable');
 
+interface ResultProps {
+  form: FilledForm;
+  /** As it is after the resolution. */
+  record: RecordView | null;
+}
+
 /**
  * Says what the resolution did. The record does not tell: it can be gone or that of the merchant's next request already, and
  * is not known if the store did not answer any more.
  */
-function Result({
-  found: { record },
-  request: { as, status },
-}: {
-  found: FoundRecord;
-  request: ResolveRecordRequest;
-}) {
+function Result({ record, form: { as, status } }: ResultProps) {
   if (as === 'released')
     return (
       <p class="notice good">
@@ -112,7 +113,7 @@ function Result({
 }
 
 interface RefusalProps {
-  answer: Answer<FoundRecord>;
+  answer: Answer<unknown>;
   /** An earlier try may have been written. */
   mayBeWritten: boolean;
 }

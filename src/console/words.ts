@@ -1,5 +1,6 @@
-import type { Answer } from './api.ts';
-import type { Doubts, Overview, RecordHeadView } from './contract.ts';
+import type { RecordView } from '../doubts/records.ts';
+import { type Answer, gatewayNowMs } from './api.ts';
+import type { Doubts, Overview } from './contract.ts';
 
 /** `good`, `warn` and `bad` are the classes of style.css. */
 export const STATES: Record<
@@ -57,8 +58,18 @@ export function timeZone(): string {
 
 const twoDigits = (n: number): string => String(n).padStart(2, '0');
 
+/** Whether it needs somebody who resolves it. */
+export const isInDoubt = ({ state, ownerGone }: RecordView): boolean =>
+  state === 'in_doubt' || ownerGone === true;
+
+/** How long its merchant has waited: the time since it started. Undefined if it is not in doubt. */
+export const inDoubtMs = (record: RecordView): number | undefined =>
+  isInDoubt(record) && record.createdAt
+    ? Math.max(0, gatewayNowMs() - Date.parse(record.createdAt))
+    : undefined;
+
 /** What the state of a record is, and what it means for the merchant's retries. */
-export function recordState(record: RecordHeadView): { word: string; meaning: string; tone: string } {
+export function recordState(record: RecordView): { word: string; meaning: string; tone: string } {
   if (record.state === 'unreadable')
     return {
       word: 'Unreadable',

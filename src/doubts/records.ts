@@ -141,5 +141,6 @@ export interface RecordView {
   ownerGone?: boolean;
   completion?:
     | { kind: 'tombstone' }
-    | { kind: 'response'; status: number; headers: string[]; bodyBytes: number };
+    /** Names and values in turn. Null: the admin port hides this value, because it may hold a secret. */
+    | { kind: 'response'; status: number; headers: (string | null)[]; bodyBytes: number };
 }

@@ -74,8 +74,8 @@ export class TestBrowser {
   }
 
   /** @throws if the answer is not 200 */
-  async api<T>(path: string, options?: ConsoleRequest): Promise<T> {
-    const answer = await this.request(`api/${path}`, options);
+  async ask<T>(path: string, options?: ConsoleRequest): Promise<T> {
+    const answer = await this.request(path, options);
     if (answer.status !== 200) throw new Error(`${path}: ${answer.status} ${answer.body}`);
     return answer.json<T>();
   }

@@ -5,25 +5,28 @@ import type { Tries } from '../tries.ts';
 import { noStore, requireSession } from './guards.ts';
 import { checkHost, checkOrigin } from './origin.ts';
 import { pageRoutes } from './page.ts';
-import { consoleRecords } from './records.ts';
 import { sessionRoutes } from './session-routes.ts';
-import { Sessions } from './sessions.ts';
+import type { Sessions } from './sessions.ts';
 
-/** Everything under `/console`: the session, the API and the page. The contract lists the requests. */
-export function consoleRoutes(source: AdminSource, tools: AdminTools, tries: Tries): Router {
-  const sessions = new Sessions(tools.clock);
+/** Everything under `/console`: the session, the overview and the page. The contract lists the requests. */
+export function consoleRoutes(
+  source: AdminSource,
+  tools: AdminTools,
+  tries: Tries,
+  sessions: Sessions,
+): Router {
   const routes = Router();
   routes.use(checkHost(tools.options));
   routes.use(['/session', '/api'], noStore, checkOrigin);
   routes.use('/session', sessionRoutes(sessions, { ...tools, tries }));
-  routes.use('/api', requireSession(sessions), apiRoutes(source, tools));
+  routes.use('/api', requireSession(sessions), apiRoutes(source));
   routes.use(pageRoutes());
   routes.use((_req, res) => refuse(res, 'not_found', 'The console has no such path: its page is /console/.'));
   return routes;
 }
 
 /** The routes under `/console/api`. The session was checked before. */
-function apiRoutes(source: AdminSource, tools: AdminTools): Router {
+function apiRoutes(source: AdminSource): Router {
   const routes = Router();
   routes
     .route('/overview')
@@ -31,7 +34,6 @@ function apiRoutes(source: AdminSource, tools: AdminTools): Router {
       res.json(await source.overview(Number(req.query.after ?? -1)));
     })
     .all(allowOnly('GET, HEAD'));
-  routes.use(consoleRecords(source.desk, tools));
   routes.use((_req, res) => refuse(res, 'not_found', 'The console’s API has no such path.'));
   return routes;
 }

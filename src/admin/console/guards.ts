@@ -1,11 +1,15 @@
 import type { RequestHandler, Response } from 'express';
 import type { Permission } from '../../console/contract.ts';
 import { refuse } from '../problems.ts';
+import type { Login } from '../tokens.ts';
 import { credentialsIn } from './origin.ts';
 import type { OpenSession, Sessions } from './sessions.ts';
 
-/** The session of a request that passed {@link requireSession}. */
-export const sessionOf = (res: Response): OpenSession => res.locals.session as OpenSession;
+/** The session of a request that passed {@link requireSession}. Undefined: it is a program's, and passed `requireToken`. */
+export const sessionOf = (res: Response): OpenSession | undefined => res.locals.session;
+
+/** Whose token the request has, as a bearer or by its session. */
+export const loginOf = (res: Response): Login => res.locals.login;
 
 export const noStore: RequestHandler = (_req, res, next) => {
   res.set('Cache-Control', 'no-store');
@@ -23,15 +27,16 @@ export function requireSession(sessions: Sessions): RequestHandler {
         'Log in. A session ends when it is not used, and with the gateway.',
       );
     res.locals.session = session;
+    res.locals.login = session;
     next();
   };
 }
 
-/** 403 unless the session's token permits it. */
+/** 403 unless the token permits it. */
 export const requirePermission =
   (permission: Permission): RequestHandler =>
   (_req, res, next) => {
-    const { may, name } = sessionOf(res);
+    const { may, name } = loginOf(res);
     if (may.includes(permission)) next();
     else refuse(res, 'not_permitted', `The token ${name} does not permit ${permission}.`);
   };
@@ -43,8 +48,8 @@ export const onlyJson: RequestHandler = (req, res, next) => {
 
 /** `express.json` would read a too large body completely before it refuses it. */
 export const refuseLarge =
-  (maxBytes: number): RequestHandler =>
+  (maxBytes: number, of: 'admin' | 'records' = 'admin'): RequestHandler =>
   (req, res, next) => {
     if (Number(req.headers['content-length'] ?? 0) <= maxBytes) next();
-    else refuse(res, 'too_large', `The limit is ${maxBytes} bytes.`);
+    else refuse(res, 'too_large', `The limit is ${maxBytes} bytes.`, { of });
   };

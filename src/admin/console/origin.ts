@@ -51,6 +51,10 @@ export const checkOrigin: RequestHandler = (req, res, next) => {
   else next();
 };
 
+/** Only the page sends a session's secret. Programs send a bearer token, and so may a proxy in front of the page. */
+export const isFromPage = ({ headers }: IncomingMessage): boolean =>
+  headers['x-console-secret'] !== undefined;
+
 /** Whether Origin is the origin of the page: any scheme, because a proxy may speak TLS, and the host of the Host header. */
 function isOwnOrigin({ headers: { origin = '', host } }: IncomingMessage): boolean {
   const [, originHost] = /^https?:\/\/([^/]+)$/i.exec(origin) ?? [];

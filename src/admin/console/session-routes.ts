@@ -1,4 +1,4 @@
-import express, { type RequestHandler, Router } from 'express';
+import express, { type Request, type RequestHandler, Router } from 'express';
 import * as z from 'zod';
 import type { LoginAnswer } from '../../console/contract.ts';
 import { allowOnly, refuse } from '../problems.ts';
@@ -7,11 +7,17 @@ import { loginWith } from '../tokens.ts';
 import type { Tries } from '../tries.ts';
 import { onlyJson, refuseLarge, requireSession, sessionOf } from './guards.ts';
 import { cookieName, credentialsIn, isSecure } from './origin.ts';
-import type { Sessions } from './sessions.ts';
+import type { OpenSession, Sessions } from './sessions.ts';
 
 const MAX_LOGIN_BYTES = 4096;
 
 const loginBody = z.strictObject({ token: z.string().max(MAX_LOGIN_BYTES) });
+
+/** One cookie for each of the page's paths, so that other paths, which other programs may have on this host, do not get it. */
+const cookieFields = (req: Request, value: string, more: string): string[] =>
+  ['/console', '/records'].map(
+    (path) => `${cookieName(req)}=${value}; Path=${path}; HttpOnly; SameSite=Strict${more}`,
+  );
 
 /**
  * `/console/session`: POST logs in with a token of the admin port, GET describes the session, DELETE logs out.
@@ -37,19 +43,19 @@ export function sessionRoutes(
     const { cookie, secret, session } = sessions.begin(login);
     observer.loggedIn(login.name, address);
     const secure = isSecure(req) ? '; Secure' : '';
-    res.set('Set-Cookie', `${cookieName(req)}=${cookie}; Path=/console; HttpOnly; SameSite=Strict${secure}`);
+    res.set('Set-Cookie', cookieFields(req, cookie, secure));
     const answer: LoginAnswer = { ...sessions.view(session), secret };
     res.json(answer);
   };
 
   const show: RequestHandler = (_req, res) => {
-    res.json(sessions.view(sessionOf(res)));
+    res.json(sessions.view(sessionOf(res) as OpenSession));
   };
 
   // Without a session it succeeds too, so that a page whose session has ended can remove its cookie.
   const logOut: RequestHandler = (req, res) => {
     sessions.end(credentialsIn(req));
-    res.set('Set-Cookie', `${cookieName(req)}=; Path=/console; HttpOnly; SameSite=Strict; Max-Age=0`);
+    res.set('Set-Cookie', cookieFields(req, '', '; Max-Age=0'));
     res.status(204).end();
   };
 

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { expect, it } from 'vitest';
-import type { FoundRecord, Overview } from '../../../src/console/contract.ts';
+import type { Overview } from '../../../src/console/contract.ts';
+import type { ShownRecord } from '../../../src/doubts/records.ts';
 import { withdraw } from '../../support/client.ts';
 import { adminPortOf, consoleOptions, loggedIn } from '../../support/console.ts';
 import { movableClock } from '../../support/movable-clock.ts';
@@ -15,17 +16,17 @@ it('the overview needs attention until the last key in doubt is resolved, and wh
   await withdraw(stack.url, { key, fault: 'execute-then-reset' });
   const counted = (keys: number) =>
     until(async () => {
-      const overview = await browser.api<Overview>('overview');
+      const overview = await browser.ask<Overview>('api/overview');
       return overview.doubts.keys === keys ? overview : undefined;
     }, 20_000);
   expect(await counted(1)).toMatchObject({
     state: 'warning',
     doubts: { keys: 1, countedAt: expect.stringMatching(/^\d{4}-/) },
   });
-  const { recordId, record } = await browser.api<FoundRecord>('records/find', {
+  const { recordId, record } = await browser.ask<ShownRecord>('/records/find', {
     json: { merchant: 'M-ALPHA', key },
   });
-  await browser.api(`records/${recordId}/resolve`, {
+  await browser.ask(`/records/${recordId}/resolve`, {
     json: { as: 'completed', execution: record?.execution, reason: 'books' },
   });
   const build = { version: expect.stringMatching(/^\d/) };
@@ -35,6 +36,6 @@ it('the overview needs attention until the last key in doubt is resolved, and wh
   const clock = movableClock();
   const later = await adminPortOf(stack, clock);
   clock.pass(60_000);
-  const overview = await (await loggedIn(later.url)).api<Overview>('overview');
+  const overview = await (await loggedIn(later.url)).ask<Overview>('api/overview');
   expect([overview.state, overview.doubts.keys]).toEqual(['warning', 0]);
 });

@@ -1,6 +1,12 @@
 import { randomUUID } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
-import type { ConsoleProblem, DoubtsPage, FoundRecord, StoredBody } from '../../../src/console/contract.ts';
+import type { ConsoleProblem } from '../../../src/console/contract.ts';
+import type {
+  RecordsPage,
+  ResolvedRecord,
+  ShownRecord,
+  StoredResponse,
+} from '../../../src/doubts/records.ts';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { withdraw } from '../../support/client.ts';
 import {
@@ -30,12 +36,12 @@ const admin = await loggedIn(stack.adminUrl);
 const support = await loggedIn(stack.adminUrl, SUPPORT_TOKEN);
 
 const find = (browser: TestBrowser, key: string) =>
-  browser.api<FoundRecord>('records/find', { json: { merchant: 'M-ALPHA', key } });
+  browser.ask<ShownRecord>('/records/find', { json: { merchant: 'M-ALPHA', key } });
 
 /** A key in doubt, which the backend has executed. */
 async function inDoubt(
   fault = 'execute-then-reset',
-): Promise<FoundRecord & { key: string; execution: string }> {
+): Promise<ShownRecord & { key: string; execution: string }> {
   const key = randomUUID();
   expect((await withdraw(stack.url, { key, fault })).status).toBe(502);
   const found = await find(admin, key);
@@ -43,21 +49,19 @@ async function inDoubt(
 }
 
 const resolve = (browser: TestBrowser, recordId: string, json: object) =>
-  browser.request(`api/records/${recordId}/resolve`, { json });
+  browser.request(`/records/${recordId}/resolve`, { json });
 
 describe('a key in doubt', () => {
   it('is listed, and resolved', async () => {
     const { key, recordId, execution } = await inDoubt();
-    const { records } = await admin.api<DoubtsPage>('doubts');
+    const { records } = await admin.ask<RecordsPage>('/records?in_doubt=true');
     const listed = records.find((record) => record.key === key);
     expect(listed).toMatchObject({
       recordId,
       execution,
       state: 'in_doubt',
-      inDoubt: true,
       merchant: 'M-ALPHA',
     });
-    expect(listed?.inDoubtMs).toBeLessThan(60_000);
 
     const answer = await resolve(admin, recordId, {
       ...{ as: 'completed', execution, reason: 'ledger entry 77', person: ' Ada Lovelace ', status: 201 },
@@ -65,19 +69,20 @@ describe('a key in doubt', () => {
       body: Buffer.from('{"id":7}').toString('base64'),
     });
     expect([answer.status, String(answer.body)]).toEqual([200, expect.any(String)]);
-    const found = answer.json<FoundRecord & Record<string, unknown>>();
-    expect(found.record).toMatchObject({ state: 'completed', inDoubt: false, wasInDoubt: true });
-    expect(found.timeline.map(({ what }) => what)).toEqual(['started', 'in_doubt', 'resolved']);
-    expect(found.timeline.at(-1)).toMatchObject({
-      ...{
-        by: 'Ada Lovelace (admin)',
-        reason: 'ledger entry 77',
-        from: 'in_doubt',
-        as: 'completed',
-        status: 201,
+    const resolved = answer.json<ResolvedRecord>();
+    const { record, audit } = await admin.ask<ShownRecord>(`/records/${recordId}`);
+    expect(record).toMatchObject({ state: 'completed', wasInDoubt: true });
+    expect(audit).toMatchObject([
+      {
+        ...{ by: 'Ada Lovelace (admin)', reason: 'ledger entry 77', from: { state: 'in_doubt' } },
+        to: { as: 'completed', status: 201 },
       },
-    });
-    expect((await admin.api<DoubtsPage>('doubts')).records.map((record) => record.key)).not.toContain(key);
+    ]);
+    // The answer was what the audit trail says of it.
+    expect([{ recordId, ...audit[0] }]).toEqual([{ ...resolved, at: expect.any(String) }]);
+    expect(
+      (await admin.ask<RecordsPage>('/records?in_doubt=true')).records.map((record) => record.key),
+    ).not.toContain(key);
   });
 
   it('is listed among those of its merchant, however many others there are', async () => {
@@ -89,7 +94,9 @@ describe('a key in doubt', () => {
     const key = randomUUID();
     await leave(key, 'sk_sandbox_bravo');
     const keysOf = async (merchant: string) =>
-      (await admin.api<DoubtsPage>(`doubts?merchant=${merchant}`)).records.map((record) => record.key);
+      (await admin.ask<RecordsPage>(`/records?in_doubt=true&merchant=${merchant}`)).records.map(
+        (record) => record.key,
+      );
     expect(await keysOf('M-BRAVO')).toEqual([key]);
     expect(await keysOf('M-CHARLIE')).toEqual([]);
     expect(await keysOf('M-ALPHA')).not.toContain(key);
@@ -116,7 +123,7 @@ describe('a key in doubt', () => {
     expect((await resolve(admin, recordId, good)).status).toBe(200);
     const again = await resolve(admin, recordId, { ...good, as: 'released' });
     expect(codeOf(again)).toBe('409 changed');
-    expect(again.json<ConsoleProblem & Record<string, unknown>>().record?.state).toBe('completed');
+    expect(again.json<ConsoleProblem>().record?.state).toBe('completed');
   });
 });
 
@@ -128,61 +135,54 @@ describe('the look-up of a key', () => {
     expect(found).toMatchObject({
       recordId: recordIdOf('gateway', 'M-ALPHA', key),
       record: {
-        ...{ state: 'completed', inDoubt: false, merchant: 'M-ALPHA', operation: 'withdraw', key },
+        ...{ state: 'completed', merchant: 'M-ALPHA', operation: 'withdraw', key },
         ...{ encryptionKeyId: 'e1', fingerprint: expect.stringMatching(/^[0-9a-f]{64}$/) },
         ...{ requestId: expect.any(String), expiresAt: expect.any(String) },
+        completion: {
+          ...{ kind: 'response', status: 201, bodyBytes: expect.any(Number) },
+          headers: expect.arrayContaining(['application/json; charset=utf-8']),
+        },
       },
-      response: { kind: 'response', status: 201, bodyBytes: expect.any(Number) },
+      audit: [],
     });
-    expect(found.timeline.map(({ what }) => what)).toEqual(['started', 'completed']);
-    const headers = found.response?.kind === 'response' ? found.response.headers : [];
-    expect(headers).toContainEqual({
-      name: expect.stringMatching(/^content-type$/i),
-      value: expect.any(String),
-    });
-    expect(await admin.api(`records/${found.recordId}`)).toMatchObject({ recordId: found.recordId });
+    expect(await admin.ask(`/records/${found.recordId}`)).toMatchObject({ recordId: found.recordId });
     const ofLayer = { merchant: 'M-ALPHA', key, layer: 'middleware' };
-    expect(codeOf(await admin.request('api/records/find', { json: ofLayer }))).toBe('404 absent');
+    expect(codeOf(await admin.request('/records/find', { json: ofLayer }))).toBe('404 absent');
     const named = { ...ofLayer, layer: 'gateway' };
-    expect(await admin.api('records/find', { json: named })).toMatchObject({ recordId: found.recordId });
+    expect(await admin.ask('/records/find', { json: named })).toMatchObject({ recordId: found.recordId });
   });
 
   it('hides headers that may hold a secret, except with the permission', async () => {
     const { recordId, execution } = await inDoubt();
     const headers = { 'X-Session-Token': 'hunter2', 'Content-Type': 'text/plain' };
     await resolve(admin, recordId, { as: 'completed', execution, reason: 'books', status: 200, headers });
-    expect(await admin.api(`records/${recordId}`)).toMatchObject({
-      response: {
-        headers: [
-          { name: 'X-Session-Token', value: null },
-          { name: 'Content-Type', value: 'text/plain' },
-        ],
-      },
+    expect(await admin.ask(`/records/${recordId}`)).toMatchObject({
+      record: { completion: { headers: ['X-Session-Token', null, 'Content-Type', 'text/plain'] } },
     });
-    const { headers: all } = await support.api<StoredBody>(`records/${recordId}/body`);
-    expect(all).toContainEqual({ name: 'X-Session-Token', value: 'hunter2' });
+    const { headers: all } = await support.ask<StoredResponse>(`/records/${recordId}/body`);
+    expect(all).toEqual(['X-Session-Token', 'hunter2', 'Content-Type', 'text/plain']);
     expect(admin.answers.filter(({ body }) => body.includes('hunter2'))).toEqual([]);
   });
 
   it('refuses what is not a key', async () => {
     const recordId = '0'.repeat(64);
     const cases: [expected: string, path: string, json?: object][] = [
-      ['404 absent', 'records/find', { merchant: 'M-ALPHA', key: 'none' }],
-      ['404 absent', `records/${recordId}`],
-      ['404 absent', `records/${recordId}/resolve`, { as: 'released', execution: 'x', reason: 'y' }],
-      ['400 invalid', 'records/xyz'],
-      ['400 invalid', 'records/%zz'],
-      ['400 invalid', 'records/find', { merchant: 'M-ALPHA' }],
-      ['400 invalid', 'records/find', { merchant: 'M-ALPHA', key: 'x'.repeat(300) }],
-      ['400 invalid', 'records/find', { merchant: 'M-ALPHA', key: 'x', layer: 'Gateway' }],
-      ['405 method_not_allowed', 'records/find'],
-      ['400 invalid', 'doubts?cursor=none'],
-      ['400 invalid', 'doubts?cursor=a&cursor=b'],
-      ['400 invalid', 'doubts?merchant='],
-      ['400 invalid', 'doubts?merchant=a&merchant=b'],
+      ['404 absent', '/records/find', { merchant: 'M-ALPHA', key: 'none' }],
+      ['404 absent', `/records/${recordId}`],
+      ['404 absent', `/records/${recordId}/resolve`, { as: 'released', execution: 'x', reason: 'y' }],
+      ['400 invalid', '/records/xyz'],
+      ['400 invalid', '/records/%zz'],
+      ['400 invalid', '/records/find', { merchant: 'M-ALPHA' }],
+      ['400 invalid', '/records/find', { merchant: 'M-ALPHA', key: 'x'.repeat(300) }],
+      ['400 invalid', '/records/find', { merchant: 'M-ALPHA', key: 'x', layer: 'Gateway' }],
+      ['405 method_not_allowed', '/records/find'],
+      ['400 invalid', '/records?cursor=none'],
+      ['400 invalid', '/records?cursor=a&cursor=b'],
+      ['400 invalid', '/records?merchant='],
+      ['400 invalid', '/records?merchant=a&merchant=b'],
     ];
     for (const [expected, path, json] of cases)
-      expect(codeOf(await admin.request(`api/${path}`, { json })), path).toBe(expected);
+      expect(codeOf(await admin.request(path, { json })), path).toBe(expected);
   });
 });
 
@@ -191,22 +191,22 @@ describe('a stored body', () => {
     const key = randomUUID();
     const { body } = await withdraw(stack.url, { key });
     const recordId = recordIdOf('gateway', 'M-ALPHA', key);
-    expect(codeOf(await admin.request(`api/records/${recordId}/body`))).toBe('403 not_permitted');
+    expect(codeOf(await admin.request(`/records/${recordId}/body`))).toBe('403 not_permitted');
     const reads = () => stack.log.filter(({ msg }) => msg === 'a stored response was read in the console');
     const before = reads().length;
-    const stored = await support.api<StoredBody>(`records/${recordId}/body`);
-    expect(stored).toMatchObject({ recordId, status: 201, bodyBytes: body.length, truncated: false });
+    const stored = await support.ask<StoredResponse>(`/records/${recordId}/body`);
+    expect(stored).toMatchObject({ recordId, status: 201, bodyBytes: body.length });
     expect(Buffer.from(stored.body, 'base64')).toEqual(body);
     expect(reads().slice(before)).toMatchObject([{ by: 'support', recordId, client: '127.0.0.1' }]);
   });
 
   it('is cut after a MiB, and absent from a tombstone and from a key in doubt', async () => {
     const { recordId, execution } = await inDoubt();
-    expect(codeOf(await support.request(`api/records/${recordId}/body`))).toBe('404 no_body');
+    expect(codeOf(await support.request(`/records/${recordId}/body`))).toBe('404 no_body');
     await resolve(admin, recordId, { as: 'completed', execution, reason: 'books' });
-    expect(codeOf(await support.request(`api/records/${recordId}/body`))).toBe('404 no_body');
+    expect(codeOf(await support.request(`/records/${recordId}/body`))).toBe('404 no_body');
     const none = '0'.repeat(64);
-    expect(codeOf(await support.request(`api/records/${none}/body`))).toBe('404 absent');
+    expect(codeOf(await support.request(`/records/${none}/body`))).toBe('404 absent');
     const large = await inDoubt();
     const bytes = Buffer.alloc(1_048_580, 'a');
     const answer = await resolve(admin, large.recordId, {
@@ -214,8 +214,8 @@ describe('a stored body', () => {
       body: bytes.toString('base64'),
     });
     expect(answer.status).toBe(200);
-    const stored = await support.api<StoredBody>(`records/${large.recordId}/body`);
-    expect([stored.bodyBytes, stored.truncated]).toEqual([bytes.length, true]);
+    const stored = await support.ask<StoredResponse>(`/records/${large.recordId}/body`);
+    expect(stored.bodyBytes).toBe(bytes.length);
     expect(Buffer.from(stored.body, 'base64').length).toBe(1_048_576);
   });
 
@@ -227,8 +227,8 @@ describe('a stored body', () => {
     const gateway = await openGateway({ ...stack.config, store });
     const browser = await loggedIn(gateway.adminUrl, SUPPORT_TOKEN);
     const recordId = recordIdOf('gateway', 'M-ALPHA', key);
-    for (const path of [`records/${recordId}`, `records/${recordId}/body`])
-      expect(codeOf(await browser.request(`api/${path}`))).toBe('500 unreadable');
+    for (const path of [`/records/${recordId}`, `/records/${recordId}/body`])
+      expect(codeOf(await browser.request(path))).toBe('409 unreadable');
     const unavailable = { status: 503, code: 'store_unavailable', retryAfter: 1 } as const;
     expectProblem(await withdraw(gateway.url, { key }), unavailable);
     const [name, reason] = ['oncegate_unreadable_records_total', 'unknown_key'];

@@ -43,11 +43,13 @@ describe('a login', () => {
   it('gets a cookie that scripts, other sites and other paths do not', async () => {
     const { url, port } = await open();
     const { headers } = await new TestBrowser(url).login();
-    expect(headers['set-cookie']).toEqual([
-      expect.stringMatching(
-        new RegExp(`^oncegate_console_${port}=[\\w-]{43}; Path=/console; HttpOnly; SameSite=Strict$`),
+    expect(headers['set-cookie']).toEqual(
+      ['/console', '/records'].map((path) =>
+        expect.stringMatching(
+          new RegExp(`^oncegate_console_${port}=[\\w-]{43}; Path=${path}; HttpOnly; SameSite=Strict$`),
+        ),
       ),
-    ]);
+    );
     expect(headers['cache-control']).toBe('no-store');
     // By https, through a proxy.
     const secure = { Origin: `https://127.0.0.1:${port}` };
@@ -55,7 +57,7 @@ describe('a login', () => {
       ...{ json: { token: ADMIN_TOKEN }, headers: secure },
     });
     expect(answer.status).toBe(200);
-    expect(answer.headers['set-cookie']?.[0]).toMatch(/; Secure$/);
+    for (const cookie of answer.headers['set-cookie'] ?? []) expect(cookie).toMatch(/; Secure$/);
   });
 
   it('with anything else is refused', async () => {
@@ -106,12 +108,12 @@ describe('a session', () => {
     const background = { headers: { 'X-Console-Background': '1' } };
     for (let i = 0; i < 3; i++) {
       clock.pass(IDLE_MS - 1000);
-      expect((await browser.request('api/doubts')).status).toBe(200);
+      expect((await browser.request('/records')).status).toBe(200);
     }
     clock.pass(IDLE_MS - 1000);
-    expect((await browser.request('api/doubts', background)).status).toBe(200);
+    expect((await browser.request('/records', background)).status).toBe(200);
     clock.pass(1000);
-    expect(codeOf(await browser.request('api/doubts', background))).toBe('401 not_logged_in');
+    expect(codeOf(await browser.request('/records', background))).toBe('401 not_logged_in');
     expect(codeOf(await browser.request('session'))).toBe('401 not_logged_in');
   });
 
@@ -161,15 +163,12 @@ describe('a session', () => {
     ]);
   });
 
-  it('is for the console only', async () => {
+  it('opens the console and the records only, and a bearer token does not open the console', async () => {
     const browser = await loggedIn((await open()).url);
     expect((await browser.request('/metrics')).status).toBe(401);
-    expect((await browser.request('/records')).status).toBe(401);
+    expect((await browser.request('/records')).status).toBe(200);
     const bearer = { headers: { Authorization: `Bearer ${ADMIN_TOKEN}`, Cookie: '' } };
-    expect((await browser.request('/records', bearer)).status).toBe(200);
     expect(codeOf(await browser.request('api/overview', bearer))).toBe('401 not_logged_in');
-    const support = { headers: { Authorization: `Bearer ${SUPPORT_TOKEN}` } };
-    expect((await browser.request('/records', support)).status).toBe(401);
   });
 });
 
@@ -183,11 +182,12 @@ describe('a request of another page', () => {
     const secrets = [undefined, '', `${browser.secret}x`, other.secret];
     for (const secret of secrets) {
       const headers = { 'X-Console-Secret': secret };
-      for (const path of ['session', 'api/overview', 'api/doubts'])
+      for (const path of ['session', 'api/overview'])
         expect(codeOf(await browser.request(path, { headers })), path).toBe('401 not_logged_in');
-      expect(codeOf(await browser.request('api/records/find', { ...find, headers }))).toBe(
-        '401 not_logged_in',
-      );
+      // Without the header, it is not the page that asks.
+      const refused = secret === undefined ? '401 token_required' : '401 not_logged_in';
+      expect(codeOf(await browser.request('/records', { headers }))).toBe(refused);
+      expect(codeOf(await browser.request('/records/find', { ...find, headers }))).toBe(refused);
       const { cookie } = browser;
       await browser.request('session', { method: 'DELETE', headers });
       browser.cookie = cookie;
@@ -215,7 +215,7 @@ describe('a request of another page', () => {
       ['404 absent', { 'Sec-Fetch-Site': undefined }],
     ];
     for (const [expected, changed] of cases) {
-      const answer = await browser.request('api/records/find', {
+      const answer = await browser.request('/records/find', {
         ...find,
         headers: changed,
       });
@@ -231,7 +231,7 @@ describe('a request of another page', () => {
   it('cannot log in, or read', async () => {
     const browser = await loggedIn((await open()).url);
     const foreign = { 'Sec-Fetch-Site': 'same-site' };
-    for (const path of ['session', 'api/overview', 'api/doubts'])
+    for (const path of ['session', 'api/overview', '/records'])
       expect(codeOf(await browser.request(path, { headers: foreign })), path).toBe('403 foreign_origin');
     const login = { json: { token: ADMIN_TOKEN }, headers: { Origin: 'http://evil.example' } };
     expect(codeOf(await browser.request('session', login))).toBe('403 foreign_origin');

@@ -31,7 +31,7 @@ it('/readyz is ready when store, backend and keys are, and names an unreachable 
   expect([unready.status, unready.body.status]).toEqual([503, 'not ready']);
   const { checks } = unready.body;
   expect(checks.filter(({ ok }) => !ok)).toEqual([{ name: 'upstream', ok: false, detail: 'ECONNREFUSED' }]);
-  const overview = await (await loggedIn(stack.adminUrl)).api<Overview>('overview');
+  const overview = await (await loggedIn(stack.adminUrl)).ask<Overview>('api/overview');
   expect(overview).toMatchObject({ state: 'failing', checks });
   const alive = await send(stack.adminUrl, { path: '/healthz' });
   expect(alive.headers['content-type']).toMatch(/^application\/json/);
