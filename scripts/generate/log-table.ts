@@ -9,7 +9,8 @@ export function logTable(): string[] {
       ([name, { isOptional }]) => `\`${name}\`${isOptional ? '?' : ''}`,
     );
     const levels = laterLevel ? `${level}, ${laterLevel}` : level;
-    return `| ${message} | ${levels} | ${names.join(', ')} | ${meaning} |`;
+    const linked = meaning.replace(/\bOncegate[A-Z]\w+/g, (alert) => `[${alert}](runbook/${alert}.md)`);
+    return `| ${message} | ${levels} | ${names.join(', ')} | ${linked} |`;
   });
   const described = new Map<string, string>();
   for (const { fields } of events)
