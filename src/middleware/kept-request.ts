@@ -9,9 +9,11 @@ import type { Socket } from 'node:net';
  * @returns ends this, and destroys the request if Node has tried to meanwhile
  */
 export function keepReadable(req: IncomingMessage, close: () => void): () => void {
-  const { socket } = req;
+  const { destroy: destroyNow, socket } = req;
   let late: [Error?] | undefined;
   const destroy = (...args: [Error?]) => {
+    // Node does so at the end of the body, and iterators and pipelines wait for the event `close`.
+    if (req.readableEnded) return destroyNow.apply(req, args);
     late = args;
     return req;
   };

@@ -80,7 +80,7 @@ export class RedirectedResponse {
     const wrapped = Object.fromEntries(WRITERS.map((name) => [name, Reflect.get(res, name) as unknown]));
     this.#showReal();
     // Node would throw away what the handler has not read of the request when this answer has been sent.
-    Object.assign(res.req, { _consumed: true });
+    Object.assign(res.req, { _consuming: true });
     write();
     // A middleware in front may end the answer later. It needs the real response until then.
     this.#dropWrites();

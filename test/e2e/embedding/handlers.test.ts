@@ -4,6 +4,7 @@ import { createReadStream, writeFileSync } from 'node:fs';
 import { Agent } from 'node:http';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
+import { text } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import { gunzipSync } from 'node:zlib';
 import express5, {
@@ -413,7 +414,8 @@ describe('idempotency()', () => {
     const { status, body, headers } = await app.post('k-1');
     expect([status, body.length, headers['idempotent-replayed']]).toEqual([200, 300_000, 'true']);
     expect(app.runs).toHaveLength(1);
-    expect(seen).toEqual(['body {"amount":10}, destroyed false false false', 'close after 1']);
+    // Node destroys every request that was read to its end.
+    expect(seen).toEqual(['body {"amount":10}, destroyed true false false', 'close after 1']);
   });
 
   /** A handler that ends when the test says so, behind a store that the test can ask. */
@@ -483,6 +485,38 @@ describe('idempotency()', () => {
     expect((await post('k-1', request)).status).toBe(504);
     late.resolve();
     expect(gunzipSync((await post('k-1', request)).body).toString()).toBe('paid 10');
+  });
+
+  it('lets a handler iterate over its body, also after the merchant has disconnected', async () => {
+    const left = Promise.withResolvers<void>();
+    let arrived = 0;
+    const app = await embed((to, protect) =>
+      to.post('/payouts', protect, async (req, res) => {
+        arrived++;
+        if (arrived === 1) await left.promise;
+        res.end(await text(req));
+      }),
+    );
+    await leaving(app, () => arrived === 1);
+    left.resolve();
+    expect((await app.post('k-1')).json()).toEqual({ amount: 10 });
+    expect((await app.post('k-2')).json()).toEqual({ amount: 10 });
+    expect(arrived).toBe(2);
+  });
+
+  it('leaves a body that nobody has read to the handler when the time is over', async () => {
+    const late = Promise.withResolvers<void>();
+    const { post } = await embed(
+      (app, protect) =>
+        app.post('/payouts', protect, async (req, res) => {
+          await late.promise;
+          res.end(await text(req));
+        }),
+      { timeoutMs: 100, body: () => 'the same' },
+    );
+    expect((await post('k-1')).status).toBe(504);
+    late.resolve();
+    expect((await post('k-1')).json()).toEqual({ amount: 10 });
   });
 
   it('leaves the key in doubt when the handler never ends, and a late end heals it', async () => {
