@@ -61,7 +61,7 @@ export const redisGuards: readonly Guard[] = [
   ],
   [
     'a replay rests on a record that no replica has',
-    [REDIS, 'groundOf', ": 'a record'", ": 'nothing that must last'"],
+    [REDIS, 'toReplicate', ": 'record'", ": 'nothing'"],
     ['contract/redis-replicas', 'a start replays nothing that a failover could lose'],
   ],
   [

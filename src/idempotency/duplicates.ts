@@ -64,7 +64,6 @@ export class Lead {
     });
   }
 
-  /** The leader asks the store now. */
   asks(): void {
     for (const follower of this.#followers) follower.isEarly = true;
   }
@@ -144,7 +143,6 @@ export class Duplicates {
     lead.ticket = undefined;
   }
 
-  /** Ends all waiting with this result. */
   endAll(result: Result): void {
     for (const lead of this.#leads.values()) lead.endAll(result);
   }

@@ -259,7 +259,6 @@ export class Ledger {
     return isOwner ? rules.youngForMs(seen) : 0;
   }
 
-  /** The whole record, or undefined if there is none. */
   async get(recordId: RecordId): Promise<IdempotencyRecord | undefined> {
     const seen = await this.#register.read(recordId);
     return seen && this.#cipher.open(recordId, seen.record);

@@ -45,7 +45,7 @@ it('a write that waited for another one is not sent on a new connection, which m
   });
   const commands = new Commands(client, 1, 1000, 'key');
   const read = () => 'written';
-  const write = () => commands.write(scripts.create, ['key'], [], read, () => 'nothing that must last');
+  const write = () => commands.write(scripts.create, ['key'], [], read, () => 'nothing');
   await write();
   const waiting = write();
   Object.assign(client, { stream: {} });

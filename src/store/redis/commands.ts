@@ -39,10 +39,10 @@ export const scripts = {
 /** The result of a script: nil, a number, bytes, or a list of these. */
 export type ScriptReply = Buffer | number | null | ScriptReply[];
 
-/** What an answer rests on. What rests on a write or on a record must survive a failover, so replicas must have it. */
-export type Ground = 'a write' | 'a record' | 'nothing that must last';
+/** What replicas must have before an answer may be given, because the answer must survive a failover. */
+export type ToReplicate = 'write' | 'record' | 'nothing';
 
-/** Redis has answered, but too few replicas have in time what the answer rests on. */
+/** Redis has answered, but too few replicas acknowledged in time what they must have. */
 export class NotReplicated extends StoreUnavailable {
   constructor(maybeWritten: boolean) {
     super('redis: the write did not reach its replicas', { maybeWritten });
@@ -50,7 +50,7 @@ export class NotReplicated extends StoreUnavailable {
 }
 
 /** `replicated`: whether enough replicas have acknowledged the write. */
-type Written = { reply: ScriptReply; replicated: Promise<boolean> };
+type ReplyOfWrite = { reply: ScriptReply; replicated: Promise<boolean> };
 
 /** While Redis is frozen, unsent commands collect in memory. Above this limit new commands are refused. */
 const MOST_UNSENT_BYTES = 16 * 1024 * 1024;
@@ -107,16 +107,16 @@ export class Commands {
     keys: string[],
     args: Argument[],
     read: (reply: ScriptReply) => T,
-    groundOf: (answer: T) => Ground = () => 'a write',
+    toReplicate: (answer: T) => ToReplicate = () => 'write',
   ): Promise<T> {
     if (!this.waits) return this.run(script, keys, args, read);
     return this.#ask(
       (inFull) => this.#enqueue(() => this.#send(script, keys, args, inFull)),
       async ({ reply, replicated }) => {
         const answer = read(reply);
-        const ground = groundOf(answer);
-        if (ground === 'nothing that must last' || (await replicated)) return answer;
-        throw new NotReplicated(ground === 'a write');
+        const needed = toReplicate(answer);
+        if (needed === 'nothing' || (await replicated)) return answer;
+        throw new NotReplicated(needed === 'write');
       },
     );
   }
@@ -136,7 +136,7 @@ export class Commands {
     });
   }
 
-  #enqueue(send: () => Promise<ScriptReply>): Promise<Written> {
+  #enqueue(send: () => Promise<ScriptReply>): Promise<ReplyOfWrite> {
     const { connection } = this;
     return new Promise((resolve, reject) => {
       const begun = this.#pending.push((replicated) => {
@@ -205,7 +205,7 @@ function failureOf(error: unknown): Error {
   return new StoreUnavailable(`redis: ${message}`, { cause: error, maybeWritten });
 }
 
-/** Part of the format. */
+/** The number of partitions, which is part of the store's format. */
 export const PARTITIONS = 1024;
 
 /**

@@ -19,7 +19,6 @@ import { connect, createClient, type RedisClient, type RedisOptions } from './cl
 import {
   auditName,
   Commands,
-  type Ground,
   leaseName,
   Names,
   NotReplicated,
@@ -27,6 +26,7 @@ import {
   type ScriptReply,
   scripts,
   shortOf,
+  type ToReplicate,
 } from './commands.ts';
 import { Health, requireFormat, whileUnanswered } from './health.ts';
 import { countOpen, entryOf, listRecords, repairIndex, resolutionField, scoreOf } from './operators.ts';
@@ -125,7 +125,7 @@ export class RedisRegister implements Register {
       scoreOf(record),
       this.replicates ? 1 : 0,
     ];
-    const answer = this.commands.write(scripts.create, keys, args, this.#answer, groundOf);
+    const answer = this.commands.write(scripts.create, keys, args, this.#answer, toReplicate);
     if (!this.#isCluster) return answer;
     return answer.catch(async (error) => ({ done: false, held: await this.#whileMoving(key, error) }));
   }
@@ -162,7 +162,7 @@ export class RedisRegister implements Register {
       );
     }
     if (mayBeLost) return this.commands.run(scripts.replace, keys, args, this.#answer);
-    const answer = this.commands.write(scripts.replace, keys, args, this.#answer, groundOf);
+    const answer = this.commands.write(scripts.replace, keys, args, this.#answer, toReplicate);
     if (waits && record?.completion)
       answer.catch((error) => {
         if (error instanceof NotReplicated) this.#options.onUnreplicated?.();
@@ -175,7 +175,7 @@ export class RedisRegister implements Register {
     const keys = [key, leaseName(key)];
     const answer =
       mustLast && this.replicates
-        ? this.commands.write(scripts.readAndTouch, keys, [1], this.#answer, groundOf)
+        ? this.commands.write(scripts.readAndTouch, keys, [1], this.#answer, toReplicate)
         : this.commands.run(scripts.read, keys, [0], this.#answer);
     const seen = answer.then((found) => (found.done ? undefined : found.held));
     return this.#isCluster ? seen.catch((error) => this.#whileMoving(key, error)) : seen;
@@ -300,9 +300,9 @@ export class RedisRegister implements Register {
 }
 
 /** An executing record leads to no execution and no result, so a failover that loses it does no harm. */
-function groundOf(answer: Reply): Ground {
-  if (answer.done) return 'a write';
-  return answer.held?.record.state === 'executing' ? 'nothing that must last' : 'a record';
+function toReplicate(answer: Reply): ToReplicate {
+  if (answer.done) return 'write';
+  return answer.held?.record.state === 'executing' ? 'nothing' : 'record';
 }
 
 const NOT_WRITTEN = { maybeWritten: false };

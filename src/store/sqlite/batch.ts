@@ -56,7 +56,6 @@ export class Batch {
     }
   }
 
-  /** Ends the batch. */
   finish(): Uint8Array {
     this.#reserve(this.#texts.length);
     this.#view.setUint32(0, this.size);

@@ -107,7 +107,6 @@ export class Changes {
     this.#anyVoid = anyVoid > 0;
   }
 
-  /** The answer to the command. */
   apply(command: number, values: Value[]): unknown {
     switch (command) {
       case COMMANDS.write:

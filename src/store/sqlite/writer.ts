@@ -42,7 +42,6 @@ export function prepareThread(): () => void {
   };
 }
 
-/** A command that is not answered yet. */
 interface Pending {
   command: number;
   /** Called when the command is sent. */
