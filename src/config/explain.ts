@@ -1,4 +1,5 @@
 import { diff } from 'node:util';
+import type * as z from 'zod';
 import type { $ZodIssue } from 'zod/v4/core';
 import { optionsAt } from './json-schema.ts';
 
@@ -28,6 +29,22 @@ export function explain(
   const form =
     path.endsWith('Ms') && typeof value === 'string' ? ' (in milliseconds, or such as 500ms, 30s, 24h)' : '';
   return [`${path}: ${shown(path, value, issue)} is not allowed: ${allowed}${form}`];
+}
+
+/**
+ * The options that a program passes to a function, with their defaults. Their declared type must be one that the schema takes.
+ *
+ * @throws {TypeError} that names the function and each mistake
+ */
+export function parsed<Schema extends z.ZodType>(
+  schema: Schema,
+  value: z.input<Schema>,
+  name: string,
+): z.output<Schema> {
+  const result = schema.safeParse(value);
+  if (result.success) return result.data;
+  const mistakes = result.error.issues.flatMap((issue) => explain(issue, value, () => undefined));
+  throw new TypeError(mistakes.map((mistake) => `${name}: ${mistake}`).join('\n'));
 }
 
 /** The path of an option as messages show it: `operations[0].match.path`. */

@@ -1,14 +1,16 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import * as z from 'zod';
+import { parsed } from '../config/explain.ts';
 import { Authenticator } from '../keys/authenticate.ts';
 import { refusalOfScopes } from '../keys/authorise.ts';
 import { FileKeySource } from '../keys/file-key-source.ts';
+import { authOptions } from '../keys/options.ts';
 import { systemClock } from '../lib/clock.ts';
 import { findContext, type Merchant } from '../lib/context.ts';
 import { problemDocument, sendProblem } from '../lib/problem.ts';
 import { newRequestId } from '../telemetry/access.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
 import { logReload } from '../telemetry/observer.ts';
-import { bearerOptions, parsed } from './options.ts';
 
 /** Options of {@link bearerAuth}. */
 export interface BearerAuthOptions {
@@ -23,6 +25,15 @@ export interface BearerAuthOptions {
   /** A pino logger. Default: one that writes warnings and errors to standard output. */
   logger?: Logger;
 }
+
+const { pepper, realm } = authOptions.shape;
+
+/** The options of `bearerAuth` that are plain values. */
+export const bearerOptions = z.strictObject({
+  path: z.string().min(1).default('./keys.yaml'),
+  ...{ pepper, realm },
+  scope: z.string().min(1).optional(),
+});
 
 /** The middleware that {@link bearerAuth} resolves to. */
 export interface BearerAuthMiddleware {

@@ -1,7 +1,11 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import * as z from 'zod';
 import { Executor } from '../backend/executor.ts';
 import { forwardedHeaders } from '../backend/headers.ts';
+import { upstreamOptions } from '../backend/options.ts';
 import { Slots } from '../backend/slots.ts';
+import { parsed } from '../config/explain.ts';
+import { limitOptions } from '../config/schema.ts';
 import { answerOfExchange, overloaded, sendStream } from '../idempotency/answer.ts';
 import { idempotencyOptions } from '../idempotency/options.ts';
 import { disconnectSignalOf, targetOf } from '../idempotency/protect.ts';
@@ -15,7 +19,6 @@ import { HOPS } from '../requests/fields.ts';
 import { newRequestId } from '../telemetry/access.ts';
 import { bodyOf, type ParsedRequest } from './body.ts';
 import { executionOf } from './execution.ts';
-import { forwardOptions, parsed } from './options.ts';
 import { writeResponse } from './respond.ts';
 
 /** Options of {@link forward}. Times are in milliseconds. */
@@ -53,6 +56,21 @@ export interface ForwardOptions {
   /** The request target for the backend. Default: the target as received. */
   target?: (req: IncomingMessage) => string;
 }
+
+const { connectTimeoutMs, maxConnections, maxQueued, queueTimeoutMs } = upstreamOptions.shape;
+const { maxStreams, keepAliveMs, endOfConnection } = upstreamOptions.shape;
+const { bodyBytes, bodyTimeoutMs } = limitOptions.shape;
+const { maxStoredBytes } = idempotencyOptions.shape;
+
+/** The options of `forward` that are plain values. Most are those of the gateway's configuration, with its defaults. */
+export const forwardOptions = z.strictObject({
+  upstream: upstreamOptions.shape.url,
+  ...{ connectTimeoutMs, maxConnections, maxQueued, queueTimeoutMs },
+  ...{ maxStreams, keepAliveMs, endOfConnection },
+  ...{ bodyBytes, bodyTimeoutMs, maxStoredBytes },
+  responseTimeoutMs: z.number().int().min(1).max(3_600_000).default(25_000),
+  authorization: z.enum(['keep', 'strip']).default('keep'),
+});
 
 /** The handler that {@link forward} returns. */
 export interface ForwardHandler {

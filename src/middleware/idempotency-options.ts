@@ -1,11 +1,22 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import * as z from 'zod';
+import { upstreamOptions } from '../backend/options.ts';
+import { parsed } from '../config/explain.ts';
+import { limitOptions } from '../config/schema.ts';
 import type { Lookup } from '../doubts/lookups.ts';
+import {
+  idempotencyOptions,
+  layerName,
+  operationIdempotencyObject,
+  refineStatuses,
+  withUnknown,
+} from '../idempotency/options.ts';
+import { DEFAULT_LAYERS } from '../ledger/record-id.ts';
 import { systemClock, within } from '../lib/clock.ts';
 import type { LookupAnswer } from '../lib/exchange.ts';
 import type { Logger } from '../telemetry/logger.ts';
 import type { Idempotency } from './execution.ts';
 import type { Metrics } from './metrics.ts';
-import { handlerOptions, lookupOptions, parsed } from './options.ts';
 import type { IdempotencyStore, OpenedStore } from './stores.ts';
 
 /**
@@ -134,6 +145,42 @@ export interface IdempotencyMiddleware {
    */
   close(ms?: number): Promise<void>;
 }
+
+const ms = (min: number, max: number) => z.number().int().min(min).max(max);
+const { key, inDoubt, waitMs, release, unknown } = operationIdempotencyObject.shape;
+const { headers, maxStoredBytes, completeRetryMs, maxWaiters } = idempotencyOptions.shape;
+const { maxQueued, queueTimeoutMs, responseTimeoutMs } = upstreamOptions.shape;
+const { bodyBytes, bodyTimeoutMs, inFlight } = limitOptions.shape;
+
+/** The options of `idempotency` that are plain values. Most are those of the gateway's configuration, with its defaults. */
+export const handlerOptions = z
+  .strictObject({
+    operation: z
+      .string()
+      .regex(/^[a-z][a-z0-9_-]{0,31}$/, 'must be a word in lower case')
+      .default('handler'),
+    layer: layerName.default(DEFAULT_LAYERS.middleware),
+    ...{ key, inDoubt, waitMs, release, unknown },
+    ...{ headers, maxStoredBytes, completeRetryMs, maxWaiters },
+    timeoutMs: responseTimeoutMs,
+    abandonAfterMs: ms(1, 86_400_000).default(3_600_000),
+    limits: z
+      .strictObject({
+        ...{ bodyBytes, bodyTimeoutMs, inFlight },
+        executing: z.number().int().min(1).max(100_000).default(1000),
+        queued: maxQueued,
+        queueTimeoutMs,
+      })
+      .prefault({}),
+  })
+  .superRefine(refineStatuses)
+  .transform(withUnknown);
+
+export const lookupOptions = z.strictObject({
+  releaseAfterMs: ms(1, 2_592_000_000).default(60_000),
+  firstAfterMs: ms(1, 3_600_000).default(1000),
+  maxPauseMs: ms(1, 86_400_000).default(60_000),
+});
 
 /** The options that are plain values, checked, with their defaults. @throws {TypeError} */
 export function parsePolicy(options: IdempotencyOptions) {

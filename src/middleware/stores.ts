@@ -1,3 +1,5 @@
+import type * as z from 'zod';
+import { parsed } from '../config/explain.ts';
 import { idempotencyOptions } from '../idempotency/options.ts';
 import type { Store } from '../ledger/ledger.ts';
 import { openLedger } from '../ledger/open-store.ts';
@@ -7,7 +9,6 @@ import type { Lifetimes } from '../store/contract.ts';
 import { lockOptions, storeOptions } from '../store/options.ts';
 import { createLogger } from '../telemetry/logger.ts';
 import type { Observer } from '../telemetry/observer.ts';
-import { parsed } from './options.ts';
 
 /** How long records are kept, and when an owner counts as dead. Milliseconds. */
 export interface LifetimeOptions {
@@ -175,7 +176,9 @@ export class OpenedStore implements IdempotencyStore {
  * @throws {Error} with a message for the operator if the folder cannot be used
  */
 export async function sqliteStore(options: SqliteStoreOptions = {}): Promise<IdempotencyStore> {
-  return await open('sqliteStore', 'sqlite', options);
+  const { leaseMs, retentionMs, inDoubtRetentionMs, ...store } = options;
+  const lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
+  return await open('sqliteStore', { kind: 'sqlite', ...store }, lifetimes);
 }
 
 /**
@@ -187,23 +190,19 @@ export async function sqliteStore(options: SqliteStoreOptions = {}): Promise<Ide
  * @throws {Error} with a message for the operator if Redis cannot be used
  */
 export async function redisStore(options: RedisStoreOptions): Promise<IdempotencyStore> {
-  return await open('redisStore', 'redis', options);
+  const { leaseMs, retentionMs, inDoubtRetentionMs, lockNodes, ...store } = options;
+  const lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
+  return await open('redisStore', { kind: 'redis', ...store }, lifetimes, lockNodes);
 }
 
 async function open(
   name: string,
-  kind: 'sqlite' | 'redis',
-  options: SqliteStoreOptions | RedisStoreOptions,
+  store: z.input<typeof storeOptions>,
+  { leaseMs, retentionMs, inDoubtRetentionMs }: { [Name in keyof LifetimeOptions]-?: number | undefined },
+  nodes?: string[],
 ): Promise<IdempotencyStore> {
-  const {
-    leaseMs,
-    retentionMs,
-    inDoubtRetentionMs,
-    lockNodes: nodes,
-    ...store
-  } = options as RedisStoreOptions;
   const sections = {
-    store: parsed(storeOptions, { kind, ...store }, name),
+    store: parsed(storeOptions, store, name),
     lock: parsed(lockOptions, { leaseMs, nodes }, name),
     idempotency: parsed(idempotencyOptions, { retentionMs, inDoubtRetentionMs }, name),
   };
