@@ -39,9 +39,10 @@ export class Copier {
     this.machine = new Machine(parts.timeline, clocks, diceOf(parts.seed, 'machine of the copy'));
   }
 
-  /** A run has marked the destination, which is not undone. */
+  /** Whether gateways may be started on the destination too early. After an undo nobody does so, even if another run's mark is left there. */
   async hasBegun(): Promise<boolean> {
     const mark = await this.#parts.to.master.register.readCopyMark();
+    if (this.isUndone) return false;
     return mark?.state === 'receiving' || mark?.state === 'opened';
   }
 
