@@ -69,13 +69,11 @@ const whyOff = (isOn: boolean): string =>
     ? 'The console needs admin.token or admin.tokens in the configuration.'
     : 'The configuration has admin.console: false.';
 
-/** Errors that Express and its body parser raise because of the request have a status. Every other one is the gateway's. */
+/** Express refuses a path that it cannot decode. Every other error is the gateway's. */
 const failed =
   (observer: AdminObserver): ErrorRequestHandler =>
-  (error: { status?: unknown; type?: unknown } | undefined, _req, res, _next) => {
-    if (error?.type === 'entity.too.large') refuse(res, 'too_large', 'The body is too large.');
-    else if (error?.type !== undefined) refuse(res, 'invalid', 'The body cannot be read as JSON.');
-    else if (error?.status === 400) refuse(res, 'invalid', 'The path cannot be decoded.');
+  (error: { status?: unknown } | undefined, _req, res, _next) => {
+    if (error?.status === 400) refuse(res, 'invalid', 'The path cannot be decoded.');
     else {
       observer.failed(error);
       refuse(res, 'internal', 'The reason is in the log.');

@@ -1,9 +1,9 @@
-import express, { type ErrorRequestHandler, type RequestHandler, type Response, Router } from 'express';
+import { type RequestHandler, type Response, Router } from 'express';
 import * as z from 'zod';
 import type { Desk } from '../doubts/desk.ts';
-import type { RecordsAnswer, RecordView, RefusalReason } from '../doubts/records.ts';
+import type { RecordsAnswer, RecordView } from '../doubts/records.ts';
 import { LAYER } from '../ledger/record-id.ts';
-import { loginOf, onlyJson, refuseLarge, requirePermission, sessionOf } from './console/guards.ts';
+import { jsonBody, loginOf, requirePermission, sessionOf } from './console/guards.ts';
 import { allowOnly, refuse } from './problems.ts';
 import type { AdminObserver } from './source.ts';
 
@@ -68,11 +68,7 @@ const resolveBodyOf = (tokenName: string) =>
 
 /** The routes under `/records`, for programs and for the console's page. Who asks was found out before. */
 export function recordsRoutes(desk: Desk, observer: Pick<AdminObserver, 'bodyRead'>): Router {
-  const json: RequestHandler[] = [
-    refuseLarge(MAX_BODY_BYTES, 'records'),
-    onlyJson,
-    express.json({ limit: MAX_BODY_BYTES, inflate: false }),
-  ];
+  const json = jsonBody(MAX_BODY_BYTES, 'records');
   const routes = Router();
   routes
     .route('/')
@@ -91,7 +87,7 @@ export function recordsRoutes(desk: Desk, observer: Pick<AdminObserver, 'bodyRea
   // By POST, so that idempotency keys do not get into the logs of proxies.
   routes
     .route('/find')
-    .post(...json, async (req, res) => {
+    .post(json, async (req, res) => {
       const { success, data, error } = findBody.safeParse(req.body);
       if (!success) return refuseRecord(res, 'invalid', mistakeIn(error));
       answer(res, await desk.find(data.merchant, data.key, data.layer));
@@ -114,7 +110,7 @@ export function recordsRoutes(desk: Desk, observer: Pick<AdminObserver, 'bodyRea
     .all(allowOnly('GET, HEAD'));
   routes
     .route('/:recordId/resolve')
-    .post(requirePermission('resolve'), ...json, async (req, res) => {
+    .post(requirePermission('resolve'), json, async (req, res) => {
       const session = sessionOf(res);
       const form = session ? resolveBodyOf(session.name) : resolveBody;
       const { success, data, error } = form.safeParse(req.body);
@@ -122,7 +118,6 @@ export function recordsRoutes(desk: Desk, observer: Pick<AdminObserver, 'bodyRea
       answer(res, await desk.resolve({ recordId: req.params.recordId, ...data }));
     })
     .all(allowOnly('POST'));
-  routes.use(unreadableBody);
   return routes;
 }
 
@@ -141,18 +136,11 @@ function answer(res: Response, found: RecordsAnswer<object>): void {
   else refuse(res, found.why, found.detail, { ...found, of: 'records', record: shown ?? undefined });
 }
 
-const refuseRecord = (res: Response, code: RefusalReason | 'too_large' | 'off', detail: string): void =>
+const refuseRecord = (res: Response, code: 'invalid' | 'off', detail: string): void =>
   refuse(res, code, detail, { of: 'records' });
 
 export const refuseOff: RequestHandler = (_req, res) =>
   refuseRecord(res, 'off', 'Records are served only if admin.token is set.');
-
-const unreadableBody: ErrorRequestHandler = (error: { type?: string }, _req, res, next) => {
-  if (error.type === 'entity.too.large')
-    refuseRecord(res, 'too_large', `The limit is ${MAX_BODY_BYTES} bytes.`);
-  else if (error.type) refuseRecord(res, 'invalid', 'The body cannot be read as JSON.');
-  else next(error);
-};
 
 /** Header fields of responses that hold no secret, and no name or account of a person. */
 const SHOWN = new Set([

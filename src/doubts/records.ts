@@ -89,19 +89,13 @@ export interface AuditView {
   by: string;
   reason: string;
   from: { state: string; merchant: string; operation: string; createdAt: string; changedAt: string };
-  to: ResolvedTo;
+  /** `kind` and `status` describe the completion; a release has none. Status 0: the operator does not know the backend's status. */
+  to: { as: 'completed' | 'released'; kind?: 'response' | 'tombstone'; status?: number };
 }
 
 /** What the audit trail says of a resolution. */
 export interface ResolvedRecord extends Omit<AuditView, 'at'> {
   recordId: string;
-}
-
-/** `kind` and `status` describe the completion; a release has none. Status 0: the operator does not know the backend's status. */
-export interface ResolvedTo {
-  as: 'completed' | 'released';
-  kind?: 'response' | 'tombstone';
-  status?: number;
 }
 
 /** A record as people see it: without its token and its body. Of an unreadable record only record id and reason are known. */

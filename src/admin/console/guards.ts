@@ -1,4 +1,4 @@
-import type { RequestHandler, Response } from 'express';
+import express, { type RequestHandler, type Response } from 'express';
 import type { Permission } from '../../console/contract.ts';
 import { refuse } from '../problems.ts';
 import type { Login } from '../tokens.ts';
@@ -41,15 +41,19 @@ export const requirePermission =
     else refuse(res, 'not_permitted', `The token ${name} does not permit ${permission}.`);
   };
 
-export const onlyJson: RequestHandler = (req, res, next) => {
-  if (req.is('application/json')) next();
-  else refuse(res, 'not_json', 'Send Content-Type: application/json, and a body.');
-};
-
-/** `express.json` would read a too large body completely before it refuses it. */
-export const refuseLarge =
-  (maxBytes: number, of: 'admin' | 'records' = 'admin'): RequestHandler =>
-  (req, res, next) => {
-    if (Number(req.headers['content-length'] ?? 0) <= maxBytes) next();
-    else refuse(res, 'too_large', `The limit is ${maxBytes} bytes.`, { of });
+/** Parses the JSON body of a request, and refuses any other. @param of see {@link refuse} */
+export function jsonBody(maxBytes: number, of: 'admin' | 'records' = 'admin'): RequestHandler {
+  const parse = express.json({ limit: maxBytes, inflate: false });
+  const tooLarge = (res: Response) => refuse(res, 'too_large', `The limit is ${maxBytes} bytes.`, { of });
+  return (req, res, next) => {
+    // `express.json` would read a too large body completely before it refuses it.
+    if (Number(req.headers['content-length'] ?? 0) > maxBytes) return tooLarge(res);
+    if (!req.is('application/json'))
+      return refuse(res, 'not_json', 'Send Content-Type: application/json, and a body.');
+    parse(req, res, (error?: { type?: string }) => {
+      if (error?.type === 'entity.too.large') tooLarge(res);
+      else if (error?.type) refuse(res, 'invalid', 'The body cannot be read as JSON.', { of });
+      else next(error);
+    });
   };
+}

@@ -1,11 +1,11 @@
-import express, { type Request, type RequestHandler, Router } from 'express';
+import { type Request, type RequestHandler, Router } from 'express';
 import * as z from 'zod';
 import type { LoginAnswer } from '../../console/contract.ts';
 import { allowOnly, refuse } from '../problems.ts';
 import type { AdminTools } from '../source.ts';
 import { loginWith } from '../tokens.ts';
 import type { Tries } from '../tries.ts';
-import { onlyJson, refuseLarge, requireSession, sessionOf } from './guards.ts';
+import { jsonBody, requireSession, sessionOf } from './guards.ts';
 import { cookieName, credentialsIn, isSecure } from './origin.ts';
 import type { OpenSession, Sessions } from './sessions.ts';
 
@@ -59,11 +59,10 @@ export function sessionRoutes(
     res.status(204).end();
   };
 
-  const json = express.json({ limit: MAX_LOGIN_BYTES, inflate: false });
   const routes = Router();
   routes
     .route('/')
-    .post(refuseLarge(MAX_LOGIN_BYTES), onlyJson, json, logIn)
+    .post(jsonBody(MAX_LOGIN_BYTES), logIn)
     .get(requireSession(sessions), show)
     .delete(logOut)
     .all(allowOnly('GET, HEAD, POST, DELETE'));
