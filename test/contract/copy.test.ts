@@ -35,7 +35,7 @@ async function side(place: StorePlace): Promise<CopyRegister> {
   return register;
 }
 
-/** As the command does. */
+/** Copies as the command does. */
 async function copy(from: StorePlace, to: StorePlace, more: Partial<CopyOptions> = {}): Promise<CopyReport> {
   const sides = { from: await openCopyRegister(from), to: await openCopyRegister(to) };
   try {

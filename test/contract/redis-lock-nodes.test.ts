@@ -40,7 +40,7 @@ async function connectToAll(store: Store, locks: RedisServer[]): Promise<void> {
   });
 }
 
-/** Until the only record's owner counts as dead. A request that finds that would mark the record. */
+/** Waits until the only record's owner counts as dead. Looks at the list, because a request would mark the record. */
 const untilGone = async (store: Store) =>
   await until(async () => (await store.list({ inDoubt: true, limit: 10 })).records.length === 1);
 

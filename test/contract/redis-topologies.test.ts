@@ -164,7 +164,7 @@ function interrupted(side: CopyRegister, happen: () => Promise<unknown>): CopyRe
   });
 }
 
-/** As an operator, who repeats the command if a store does not answer. Returns its lines. */
+/** Copies as an operator does, who repeats the command if a store does not answer. Returns its lines. */
 async function copied(from: CopyRegister, to: CopyRegister): Promise<string[]> {
   const lines: string[] = [];
   await until(async () => {

@@ -25,7 +25,7 @@ import { launchRedis } from '../support/redis-process.ts';
 export type Walk = Record<string, string[]>;
 
 const SRC = new URL('../../src/', import.meta.url).href;
-/** Of each, so that what happens beside a request is in some of them only. */
+/** How often each request is sent, so that what happens beside it is in some rounds only. */
 const ROUNDS = 10;
 /** What happens behind an answer: the log line, the metrics, the slot. */
 const AFTERWARDS_MS = 20;

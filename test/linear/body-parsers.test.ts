@@ -5,9 +5,9 @@ import { hasDuplicateMember } from '../../src/requests/duplicate-member.ts';
 import { membersOf, overrideInBody, overridesMethod, selects } from '../../src/requests/members.ts';
 import { combined, expectLinear, repeated, type Sample } from './linear-time.ts';
 
-/** In characters. A body may have a million by default; by a quarter of it, quadratic time is minutes. */
+/** Lengths in characters. A body may have a million by default; a quarter of it would take minutes in quadratic time. */
 const BODIES = [65_536, 262_144];
-/** Of a query or a header. */
+/** Lengths of a query or a header. */
 const HEADS = [16_384, 65_536];
 
 /** One object with as many members as there is room for. */

@@ -12,7 +12,7 @@ import { ambiguityOf, lookalikesOf, tidyReadings } from '../../src/requests/targ
 import { loggablePath } from '../../src/telemetry/logger.ts';
 import { combined, expectLinear, repeated, type Sample } from './linear-time.ts';
 
-/** In characters: the default limit of a request's head, and a generous one. */
+/** Lengths in characters: the default limit of a request's head, and a generous one. */
 const HEADS = [16_384, 65_536];
 
 /** ICU sorts these marks: those of the second half belong before those of the first. */

@@ -5,7 +5,7 @@ import type { Timeline } from './timeline.ts';
 
 /** A request that a gateway has sent. */
 export interface Sent {
-  /** In that gateway's store. */
+  /** The record id in that gateway's store. */
   recordId: RecordId;
   key: string;
   /** Names the merchant's request. */
@@ -62,7 +62,7 @@ export interface BackendPlan {
 
 /** The legacy system that can pay twice, and its books. */
 export class Backend {
-  /** By idempotency key. */
+  /** The executions by idempotency key. */
   readonly executions = new Map<string, Execution[]>();
   #plan: BackendPlan;
   readonly #timeline: Timeline;
@@ -120,7 +120,7 @@ export class Backend {
     return 'pays';
   }
 
-  /** Mostly short. A request that was handed to the kernel may arrive long after. */
+  /** How long a request is under way. Mostly short, but one that was handed to the kernel may arrive long after. */
   #wireMs(): number {
     const dice = this.#dice.next();
     if (this.#plan.isCalm || dice < 0.93) return 0.1 + this.#dice.next() * 3;

@@ -26,7 +26,7 @@ interface Dispatch {
   request: string;
   /** What its gateway has decided by its end, if it has seen one. */
   decision: Decision | undefined;
-  /** Its gateway has seen that it was not executed. */
+  /** The request's gateway has seen that it was not executed. */
   wasRefused: boolean;
   /** How often an operator or a lookup has released the key after it was sent. */
   releases: number;
@@ -36,9 +36,9 @@ interface Dispatch {
 interface Key {
   /** The merchant sent the first request of this life that left a gateway. */
   startMs: number;
-  /** It left its gateway. */
+  /** When the request left its gateway. */
   sentMs: number;
-  /** Of the gateways that sent it. */
+  /** The lifetimes of the gateways that sent it. */
   lifetimes: Omit<Lifetimes, 'leaseMs'>;
   dispatches: Dispatch[];
   executions: Execution[];
@@ -258,20 +258,20 @@ export class Checker {
     if (!known?.isStored && key.dispatches.length > 0) key.result = { words, isStored, atMs: nowMs };
   }
 
-  /** Does the request differ from all that were sent and may have been executed? */
+  /** Whether the request differs from all that were sent and may have been executed. */
   #differs(key: Key, request: string, in_: (request: Request) => unknown): boolean {
     const own = this.#requests.get(request);
     const sent = openOf(key).flatMap((one) => this.#requests.get(one.request) ?? []);
     return own !== undefined && sent.length > 0 && sent.every((one) => in_(one) !== in_(own));
   }
 
-  /** Has the gateway of this request seen its result? */
+  /** Whether the gateway of this request has seen its result. */
   isKnown(recordId: RecordId, request: string): boolean {
     const dispatches = this.#keys.get(recordId)?.dispatches ?? [];
     return dispatches.some((one) => one.request === request && one.decision === 'complete');
   }
 
-  /** May something have been sent, so that the key may be in doubt? */
+  /** Whether something may have been sent, so that the key may be in doubt. */
   mayBeOpen(recordId: RecordId): boolean {
     const key = this.#keys.get(recordId);
     if (!key) return false;

@@ -30,7 +30,7 @@ export interface GatewayPlan {
    * ends. A handler that never ends is given up after this time. Without it, the gateway sends to the backend.
    */
   abandonAfterMs: number | undefined;
-  /** It connects at once, and is never refused. */
+  /** The gateway connects at once, and is never refused. */
   connectsAtOnce?: boolean;
 }
 
@@ -38,7 +38,7 @@ export interface GatewayPlan {
 export interface Broken {
   /** Owners send without the last-moment fence and without asking. */
   noFence?: boolean;
-  /** Of what the engine hears of an exchange. */
+  /** Changes what the engine hears of an exchange. */
   exchange?: (exchange: Exchange) => Exchange;
   Ledgers?: typeof Ledger;
   /** What it does with a write before it sends it. */
@@ -159,7 +159,7 @@ export class Gateway {
     return this.engine.handle({ ...call, statuses, inDoubt, run: (maySend) => this.#run(sent, maySend) });
   }
 
-  /** Its clocks stood still, so no fence in it knows that the key may have another owner. */
+  /** Whether the clocks stood still, so that no fence here knows that the key may have another owner. */
   mayStillSend(key: string): boolean {
     const { machine } = this.process;
     return machine.hasStoppedClocks || (machine.stoodStillMs > 0 && this.#connecting.has(key));

@@ -16,7 +16,7 @@ const COPIED = ['src', 'test/simulation', 'test/support', 'test/faults/chaos', '
 const SIMULATED =
   /^src\/(?:ledger\/(?:rules|ledger|record-id)|idempotency\/(?:engine|execution|lease|duplicates|pending-writes|outcome|write-gate)|doubts\/|backend\/slots|lib\/clock)/;
 
-/** Does the simulation notice that the guard is gone? `broken`: the source without it cannot run. */
+/** Whether the simulation notices that the guard is gone. `broken`: the source without it cannot run. */
 function notices(copy: string, guard: Guard, payouts: number): Promise<'yes' | 'no' | 'broken'> {
   const [, [file]] = guard;
   const place = join(copy, file);

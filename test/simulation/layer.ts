@@ -35,7 +35,7 @@ export interface Question {
   waitMs: number;
   /** The one that gets it, or the next one that runs. */
   gateway: number;
-  /** Then whoever asks closes the connection. */
+  /** After this time, whoever asks closes the connection. */
   leavesAfterMs: number;
   /** The layers that it has passed. */
   hops?: string | undefined;
@@ -63,7 +63,7 @@ export class Layer {
   readonly hosts: Host[] = [];
   /** The record ids of {@link KEYS}. */
   readonly recordIds: readonly RecordId[];
-  /** Who got each request. */
+  /** The process that got each request. */
   readonly handlers = new Map<string, Process>();
   readonly #parts: LayerParts;
   /** Requests from the layer in front, until they are answered; and those that a process handles, also when nobody waits any more. */
@@ -146,7 +146,7 @@ export class Layer {
     });
   }
 
-  /** Is a request with this key on its way here, or being handled? */
+  /** Whether a request with this key is on its way here, or being handled. */
   isUnderWay(key: string): boolean {
     const isHandled = [...this.#handled].some((one) => one.key === key && !one.process.isDead);
     return isHandled || (this.#underWay.get(key) ?? 0) > 0;

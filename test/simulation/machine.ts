@@ -23,7 +23,7 @@ export class Process {
   readonly clock: Clock;
   readonly random: Random;
   isDead = false;
-  /** It was frozen or killed, so that what it had begun may have been left as it was. */
+  /** The process was frozen or killed, so that what it had begun may have been left as it was. */
   wasDisturbed = false;
 
   constructor(machine: Machine, name: string, timeline: Timeline, seed: number) {
@@ -93,7 +93,7 @@ export class Machine {
     return this.#frozen > 0;
   }
 
-  /** Its clocks stand still, so no fence in it can notice. */
+  /** Whether the clocks stand still, so that no fence here can notice. */
   get hasStoppedClocks(): boolean {
     return this.#stood?.wall === true && this.#stood.monotonic;
   }

@@ -54,7 +54,7 @@ function read() {
 
 const REDUCE_MS = 60_000;
 const SAY_EVERY_MS = 10_000;
-/** So many histories are run twice and compared. */
+/** How many histories are run twice and compared. */
 const COMPARED = 20;
 
 const options = read();

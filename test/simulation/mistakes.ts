@@ -88,7 +88,7 @@ class NeverTakesBack extends Ledger {
   }
 }
 
-/** Does not ask whether it still is the owner, right before it sends. */
+/** An owner that does not ask right before it sends whether it still is the owner. */
 class NeverAsks extends Ledger {
   override async aliveForMs(): Promise<number> {
     return LEASE_MS;
@@ -113,7 +113,7 @@ const stillRunsIsResult = (exchange: Exchange): Exchange =>
 const retriesLate = (dice: Dice, request: RequestPlan): RequestPlan =>
   dice.chance(0.3) ? { ...request, atMs: RETENTION_MS * (1.1 + dice.next() * 20) } : request;
 
-/** Some come when the owner counts as dead, others when a record that was never in doubt has expired. */
+/** Some requests come when the owner counts as dead, others when a record that was never in doubt has expired. */
 const comesWhenDead = (dice: Dice, request: RequestPlan): RequestPlan => ({
   ...request,
   ...{ key: 0, isOther: false, retries: 1, waitMs: 0 },
@@ -125,7 +125,7 @@ const comesWithinMinutes = (dice: Dice, request: RequestPlan): RequestPlan => ({
   ...{ key: 0, atMs: dice.next() ** 2 * 12 * LEASE_MS, isOther: false, leavesAfterMs: undefined },
 });
 
-/** Looks when a lease has ended, and acts at once or some time later. */
+/** The operator looks when a lease has ended, and acts at once or some time later. */
 const comesSoon = (dice: Dice, operator: OperatorPlan): OperatorPlan => ({
   ...operator,
   ...{ key: 0, atMs: (1.1 + dice.next()) * LEASE_MS, times: 1 },

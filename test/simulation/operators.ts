@@ -12,11 +12,11 @@ export interface Office {
   /** Whose records they see. */
   layer: Layer;
   timeline: Timeline;
-  /** They do not look whether a request is still under way, or its gateway frozen. */
+  /** Whether they fail to look whether a request is still under way, or its gateway frozen. */
   areCareless: boolean;
-  /** They resolve the execution that is there, and not the one that they have looked at: a mistake. */
+  /** Whether they resolve the execution that is there, and not the one that they have looked at: a mistake. */
   anyExecution: boolean | undefined;
-  /** May a request with this key still be executed? */
+  /** Whether a request with this key may still be executed. */
   mayBeSent(key: string): boolean | undefined;
   say(what: string): void;
   event(name: string): void;

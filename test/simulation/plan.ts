@@ -11,7 +11,7 @@ export interface RequestPlan {
   gateway: number;
   /** Another body under the same key. */
   isOther: boolean;
-  /** It is identified as another operation than most. */
+  /** The request is identified as another operation than most. */
   isRefund: boolean;
   waitMs: number;
   /** The merchant disconnects. */
@@ -24,12 +24,12 @@ export interface OperatorPlan {
   key: number;
   atMs: number;
   gateway: number;
-  /** Between the look and the resolution. */
+  /** The time between the look and the resolution. */
   actsAfterMs: number;
   times: number;
   /** Completes without the response. */
   isBrief: boolean;
-  /** In the second of two layers. */
+  /** The operator works in the second of two layers. */
   isInner?: boolean;
 }
 
@@ -50,7 +50,7 @@ export type FaultPlan = { step: number | string } & (
 
 /** A second layer of gateways is behind the first one, which takes it for the backend. */
 export interface LayersPlan {
-  /** Of the second layer. */
+  /** The name of the second layer. */
   name: string;
   haveOneStore: boolean;
 }
@@ -58,7 +58,7 @@ export interface LayersPlan {
 /** All records are copied to another store, and the gateways move there one by one. */
 export interface CopyPlan {
   atMs: number;
-  /** Between two runs: the one before was killed or has failed. */
+  /** The time between two runs, of which the first was killed or has failed. */
   againAfterMs: number;
   networkFaults: number;
   /** Two people begin it. */

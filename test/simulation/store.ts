@@ -29,7 +29,7 @@ export class Server {
   register: MemoryRegister;
   isMaster = false;
   isDown = false;
-  /** Its own writes, since it became a master. */
+  /** The server's own writes, since it became a master. */
   log: Logged[] = [];
   /** Whose writes it follows, and how many of them it has. */
   follows: Server | undefined;

@@ -52,13 +52,13 @@ export class World {
   readonly timeline = new Timeline();
   readonly backend: Backend;
   readonly store: StoreServers;
-  /** Whom merchants ask. */
+  /** The layer that merchants ask. */
   readonly front: Layer;
-  /** Between it and the backend. */
+  /** A layer between that one and the backend. */
   readonly inner: Layer | undefined;
   readonly hosts: Host[] = [];
   readonly copier: Copier | undefined;
-  /** Of the copy. */
+  /** The store to which a copy copies. */
   readonly destination: StoreServers;
   readonly mistakes: Mistakes;
   readonly #processes: Process[] = [];

@@ -24,7 +24,7 @@ export const consoleOptions = {
 export interface ConsoleRequest {
   method?: string;
   json?: unknown;
-  /** In place of `json`. */
+  /** The body in place of `json`. */
   body?: string | Buffer;
   /** Overrides the headers that a browser would send. An undefined value leaves one out. */
   headers?: http.OutgoingHttpHeaders;

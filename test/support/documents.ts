@@ -15,7 +15,7 @@ export interface Block {
 /** A command, and what the document shows as its output. */
 export interface Command {
   text: string;
-  /** Of a `console` block only: otherwise empty. */
+  /** What a `console` block shows; empty in other blocks. */
   output: string;
 }
 

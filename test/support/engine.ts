@@ -23,7 +23,7 @@ export interface RigEngine {
   events: EngineEvent[];
 }
 
-/** So many that no request waits for one. */
+/** So many slots that no request waits for one. */
 const PLENTY: SlotOptions = { maxConnections: 1000, maxQueued: 1000, queueTimeoutMs: 20_000 };
 
 /** Engines on one register of tests. */

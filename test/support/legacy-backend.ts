@@ -23,7 +23,7 @@ export interface LegacyBackend {
   executions: Execution[];
 }
 
-/** It is closed after the test file. */
+/** A legacy backend that is closed after the test file. */
 export async function legacyBackendForFile(): Promise<LegacyBackend> {
   const executions: Execution[] = [];
   const server = createServer((req, res) => {

@@ -20,7 +20,7 @@ afterAll(() => {
 });
 
 interface Losses {
-  /** Of the sandbox, for every request. */
+  /** The sandbox's fault for every request. */
   fault?: string;
   /** Resets the connection in place of the first answer. */
   losesFirst?: boolean;

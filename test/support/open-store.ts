@@ -34,7 +34,7 @@ export interface StoreTimes extends Lifetimes {
   timeoutMs: number;
 }
 
-/** So long that nothing lapses within a test, even on a loaded machine. */
+/** Times so long that nothing lapses within a test, even on a loaded machine. */
 export const LONG: StoreTimes = {
   ...{ leaseMs: 60_000, retentionMs: 600_000, inDoubtRetentionMs: 1_200_000 },
   timeoutMs: 10_000,

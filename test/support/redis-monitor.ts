@@ -4,9 +4,9 @@ import { rawConnection } from './raw.ts';
 
 /** A command as MONITOR shows it. */
 export interface SeenCommand {
-  /** In lower case. */
+  /** The command in lower case. */
   name: string;
-  /** As MONITOR escapes them. */
+  /** The arguments, as MONITOR escapes them. */
   args: string[];
   /** Address of the client. */
   client: string;

@@ -15,6 +15,6 @@ export async function startRedis(options: RedisServerOptions = {}): Promise<Redi
   return server;
 }
 
-/** As a Redis that comes back without its file: it is empty, and all its clients connect again. */
+/** Makes it like a Redis that comes back without its file: it is empty, and all its clients connect again. */
 export const emptied = ({ admin }: RedisServer) =>
   admin.multi().flushall().call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes').exec();

@@ -4,7 +4,7 @@ import * as net from 'node:net';
 
 type Handle = net.Socket & { close(): void; getsockname(into: { port?: number }): void };
 
-/** Of Node, undocumented: opens and binds a TCP socket from which this process accepts nothing. */
+/** Opens and binds a TCP socket from which this process accepts nothing. Node has it without documentation. */
 const { _createServerHandle: bind } = net as unknown as {
   _createServerHandle(address: string, port: number, family: 4): Handle;
 };

@@ -16,7 +16,7 @@ export async function storeSections(kind: StoreKind): Promise<MoreConfig> {
   return kind === 'redis' ? onRedis(await startRedis()) : {};
 }
 
-/** As `openStore`, and closes it after the test. */
+/** Opens a store as `openStore` does, and closes it after the test. */
 export const storeForTest: typeof openStore = async (...options) => {
   const store = await openStore(...options);
   onTestFinished(() => store.close());

@@ -10,7 +10,7 @@ export interface Begun extends Running {
 }
 
 interface BeginOptions {
-  /** In the place of `oncegate`. */
+  /** The program to run in place of `oncegate`. */
   program?: string[];
   cwd?: string;
   env?: NodeJS.ProcessEnv;

@@ -22,7 +22,7 @@ function bodyOf(source: string, name: string): string | undefined {
 const withoutComments = (source: string) => source.replace(/^ *(?:\/\/|\/?\*).*$/gm, '');
 
 interface Step {
-  /** As it is called, and as its own file calls it. */
+  /** The name by which it is called, and the one by which its own file calls it. */
   called: string;
   defined: string;
   file: string;

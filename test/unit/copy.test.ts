@@ -77,7 +77,7 @@ class World {
     return new Copy({ from: this.from, to: this.to, clock: this.clock, ...more });
   }
 
-  /** As the command that meets something at its nth call to a store. */
+  /** A copy in which something happens at its nth call to a store. */
   copyWith(at: (call: number) => unknown): Copy {
     let calls = 0;
     const [from, to] = [this.from, this.to].map((side) => watched(side, () => at(++calls)));
@@ -116,7 +116,7 @@ class World {
     return kind;
   }
 
-  /** Once the copy has begun, no key can be started on both stores, and none again that the old store knows. */
+  /** Expects that once the copy has begun, no key can be started on both stores, and none again that the old store knows. */
   async expectNoKeyTwice(): Promise<void> {
     const [, destination] = await this.states();
     if (!destination || destination === 'undone') return;

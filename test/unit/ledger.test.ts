@@ -36,7 +36,7 @@ function open(change: Partial<Lifetimes> = {}) {
   return { time, clock, register, ledger: new Ledger(register, own) };
 }
 
-/** And a request that it executes. */
+/** The same, and a request that its owner executes. */
 async function owning() {
   const opened = open();
   const owner = newRequest();

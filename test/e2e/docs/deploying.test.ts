@@ -28,7 +28,7 @@ const ports = new Map<string, number>();
 const sandbox = await openSandbox();
 let shell: Shell;
 let socket: SharedSocket | undefined;
-/** By the name of the unit. */
+/** The gateways by the name of their unit. */
 const gateways = new Map<string, ChildProcess>();
 let prometheus: Prometheus | undefined;
 

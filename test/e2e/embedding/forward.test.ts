@@ -17,7 +17,7 @@ import { embed, expressVersions } from './embedded.ts';
 
 interface Opened {
   express?: typeof express5;
-  /** Between idempotency() and forward(). */
+  /** A middleware between idempotency() and forward(). */
   middle?: RequestHandler;
   options?: object;
   timeoutMs?: number;

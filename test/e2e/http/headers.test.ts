@@ -15,7 +15,7 @@ const STRANGER = '127.0.0.9';
 
 interface Received extends Record<string, unknown> {
   rawHeaders: string[];
-  /** By their names in lower case, one value for each line. */
+  /** The fields by their names in lower case, with one value for each line. */
   fields: Record<string, string[]>;
   body: string;
 }

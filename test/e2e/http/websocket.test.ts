@@ -16,7 +16,7 @@ let onUpgrade: (socket: Socket) => void;
 const server = createServer((_req, res) => res.end());
 server.on('upgrade', (_req: IncomingMessage, socket: Duplex) => onUpgrade(socket as Socket));
 const url = await backendForFile(server);
-/** In front of the sandbox, which sends every message back, and of a backend that handles upgrades with `onUpgrade`. */
+/** Gateways in front of the sandbox, which sends every message back, and of a backend that handles upgrades with `onUpgrade`. */
 const [stack, behind] = await Promise.all([stackForFile(), stackForFile({ upstream: { url } })]);
 
 const WEB_SOCKET = head('GET /v3/ws', ALPHA, ...HANDSHAKE);

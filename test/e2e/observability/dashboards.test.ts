@@ -146,7 +146,7 @@ describe('the links', () => {
     expect(toLogs.some(({ title }) => title.includes('request id'))).toBe(true);
   });
 
-  /** As Grafana replaces them. */
+  /** Replaces variables as Grafana does. */
   function withValues(url: string): string {
     const values: Record<string, string> = {
       ...{ logs: 'loki-1', log_stream: '{job=`oncegate`}', request_id: 'a+b/c d' },

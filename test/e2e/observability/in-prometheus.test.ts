@@ -53,7 +53,7 @@ async function changeConfiguration({ file, child }: SpawnedGateway): Promise<voi
   child.kill('SIGHUP');
 }
 
-/** As Grafana does it: several chosen values become alternatives of a regular expression. */
+/** Fills in variables as Grafana does: several chosen values become alternatives of a regular expression. */
 function asGrafana(expr: string, instance: string | undefined, own: Record<string, string>): string {
   const values: Record<string, string> = {
     ...own,

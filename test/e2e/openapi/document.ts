@@ -35,7 +35,7 @@ export function resolved<T>(value: T | { $ref: string }): T {
     .reduce((at, name) => at[name], openapiDocument) as T;
 }
 
-/** By status, and by `default`. */
+/** The responses by status, and by `default`. */
 export function responsesOf(method: string, path: string): Map<string, DocumentedResponse> {
   const { responses } = openapiDocument.paths[path][method.toLowerCase()];
   return new Map(

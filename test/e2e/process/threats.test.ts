@@ -8,7 +8,7 @@ import { openStack, stackForFile } from '../../support/stack.ts';
 
 const redis = await startRedis();
 const encryption = { keys: [{ id: '2026', secret: randomBytes(32).toString('base64') }] };
-/** It encrypts. */
+/** A gateway that encrypts. */
 const gateway = await stackForFile({ store: { kind: 'redis', url: redis.url, encryption } });
 const { ledger } = gateway.sandbox;
 

@@ -80,7 +80,7 @@ describe('a wrong bearer token', () => {
     const { url, ask, clock } = await open();
     for (let i = 0; i < MAX_OF_ADDRESS; i++) {
       expect(codeOf(await ask(`guess ${i}`))).toBe('401 wrong_token');
-      // A right token takes no wrong one back.
+      // A right token does not reset the count of wrong ones.
       if (i === 5) expect((await ask(ADMIN_TOKEN)).status).toBe(200);
     }
     const refused = await ask(ADMIN_TOKEN);

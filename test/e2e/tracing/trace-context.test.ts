@@ -36,7 +36,7 @@ interface Received {
   /** The lines of the header that the backend got. */
   parents: string[];
   states: string[];
-  /** Of the log line. */
+  /** The trace id in the log line. */
   traceId: unknown;
 }
 

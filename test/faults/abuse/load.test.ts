@@ -71,7 +71,7 @@ test('requests over limits.inFlight are refused at once, and do not slow down th
   expect(isGood(), JSON.stringify(rounds)).toBe(true);
 });
 
-/** As many wrong keys as right ones, a thousand a second. Without a fixed rate, refused clients would send more. */
+/** Sends as many wrong keys as right ones, a thousand a second. Without a fixed rate, refused clients would send more. */
 const EVERY_MS = 24;
 const ROUND_MS = 400;
 
@@ -223,7 +223,7 @@ const WARM_KEYS = 1500;
 /** With ONCEGATE_ABUSE_SECONDS, as many keys as possible in that time. */
 const KEYS = 2500;
 const WITHIN_MS = seconds(10) * 1000;
-/** If the gateway kept a record id for each key, it would be more. This much is noise of the compiler and of growing tables. */
+/** A gateway that kept a record id for each key would need more. This much is noise of the compiler and of growing tables. */
 const BYTES_A_KEY = 64;
 const NOISE_BYTES = 512 * 1024;
 

@@ -11,7 +11,7 @@ const EXIT_WITH_SUITE = fileURLToPath(new URL('./exit-with-suite.ts', import.met
 
 /** The sandbox in a separate process, behind a proxy that can cut connections; its ledger is on the disk. */
 export class Backend {
-  /** It has an address of its own: while it is down, no other server gets its port. */
+  /** The wire has an address of its own, so that no other server gets its port while it is down. */
   readonly wire = new TcpProxy(0, '127.0.1.78');
   readonly #folder: string;
   readonly #history: History;

@@ -29,7 +29,7 @@ export interface Evidence {
   recoverWithinMs: number;
   /** A replica may replace the store, so a record that was read may have been lost since. */
   failsOver: boolean;
-  /** Of a run without faults; otherwise empty. */
+  /** The samples of a run without faults; otherwise none. */
   samples: readonly Sample[];
 }
 

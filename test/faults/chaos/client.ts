@@ -7,7 +7,7 @@ import type { Ended } from './history.ts';
 export interface Payout {
   merchant: string;
   key: string;
-  /** In major units, as in the ledger. */
+  /** The amount in major units, as in the ledger. */
   amount: number;
   /** Ten digits that are unique to this payout, to detect answers that belong to another payout. */
   account: string;

@@ -17,7 +17,7 @@ export type Event =
       event: 'call';
       atMs: number;
       endedAtMs: number;
-      /** Of the key: merchant code and idempotency key, separated by a space. */
+      /** The name of the key: merchant code and idempotency key, separated by a space. */
       name: string;
       gateway: number;
       /** Number of the gateway's process: it grows with every restart. */
@@ -37,7 +37,7 @@ export type Event =
       name: string;
       /** The gateway that the fault hit. */
       gateway?: number;
-      /** Of a fault. */
+      /** Where results cannot be stored while the fault lasts. */
       stopsCompleting?: StopsCompleting;
     }
   /** `unasked`: the suite had not asked it to end (SIGTERM). */

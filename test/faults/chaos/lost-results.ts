@@ -64,7 +64,7 @@ export interface FaultSpan {
   toMs: number;
 }
 
-/** Sorted by their beginning. */
+/** The spans of all faults, sorted by their beginning. */
 export function spansOf(events: readonly Event[]): FaultSpan[] {
   const marks = events.filter(({ event }) => event === 'fault' || event === 'healed');
   return marks.flatMap((mark, at) => {

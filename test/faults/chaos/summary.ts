@@ -34,7 +34,7 @@ export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonl
     ...run,
     clean: violations.length === 0,
     calls: calls.length,
-    /** In the ledger. */
+    /** How many payouts the ledger has. */
     payouts: payouts.length,
     replays: calls.filter(({ ended }) => ended.kind === 'result' && ended.replayed).length,
     /** After the run. */
@@ -50,7 +50,7 @@ export function summaryOf(run: RunFacts, evidence: Evidence, violations: readonl
     stalledMs: Math.round(events.reduce((sum, e) => sum + (e.event === 'stalled' ? e.forMs : 0), 0)),
     /** After a heal. */
     recoveryMs: { p50: ms(0.5), p99: ms(0.99), max: ms(1) },
-    /** Of a run without faults. */
+    /** How memory and descriptors grow in a run without faults. */
     growth: growthOf(evidence.samples),
     violations: { total: violations.length, byRule, first: violations.slice(0, SHOWN) },
   };

@@ -47,7 +47,7 @@ export class Host extends Process {
   readonly newAnswers: [request: string, answer: Result][] = [];
   /** Everything that it has seen, in order. Its state is a function of that and of its fences only. */
   readonly seen: { words: string; revision?: Revision }[] = [];
-  /** It has begun a start or a restart. */
+  /** The process has begun a start or a restart. */
   hasStarted = false;
   /** What the register held when the key was in flight. '': it holds that now. */
   sawInFlight: string | undefined;

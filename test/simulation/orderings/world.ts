@@ -81,7 +81,7 @@ const WILLING: GatewayParts['backend'] = {
  */
 const quiet = () => new Promise<void>((resolve) => process.nextTick(resolve));
 
-/** Its owner shows that it is alive. Nothing renews a lease here. */
+/** Whether a record's age shows that its owner is alive. Nothing renews a lease here. */
 const isYoung = (held: Seen) => isAlive(held as Held);
 
 const bodyOf = (record: KeyRecord | undefined): string | undefined =>
@@ -261,7 +261,7 @@ export class World {
     demand(violation === undefined, violation ?? '');
   }
 
-  /** Right before the first byte, the request owns the key. If another was sent before it, the key has been in doubt since. */
+  /** Sends a request, which must own the key at that moment. If another was sent before it, the key must have been in doubt since. */
   #send(name: string): void {
     const record = this.#held?.record;
     const owner = record && this.#nameOf(record.token);
@@ -325,7 +325,7 @@ export class World {
     });
   }
 
-  /** Unless it has seen that the key is in flight, and nothing has changed since. */
+  /** Whether a poll can find something new: not if the host has seen that the key is in flight and nothing has changed since. */
   #mayLook(host: Host): boolean {
     return host.sawInFlight !== this.#words;
   }
@@ -372,7 +372,7 @@ export class World {
     return gateway;
   }
 
-  /** Its commands and its requests to the backend wait at gates. */
+  /** A gateway's process whose commands and requests to the backend wait at gates. */
   #newHost(requests: readonly string[]): Host {
     return new Host(requests, this.#timeline, this.#setup.slotTaken, (host) => {
       const register: Partial<Register> = {

@@ -129,13 +129,13 @@ export type Outcome = rules.RuleResult<Answer>;
 export interface Happening {
   kind: Exclude<keyof typeof rules, 'auditOf' | 'isAlive' | 'needsLease' | 'youngForMs'>;
   name: string;
-  /** Of `complete` and `resolve`. A resolution without one releases. */
+  /** What `complete` and `resolve` complete with. A resolution without it releases. */
   completion?: StoredCompletion;
   wasTold?: boolean;
   note?: CountedNote;
-  /** Of `takeBackRestart`: what was there before the restart. */
+  /** What was there before the restart, for `takeBackRestart`. */
   earlier?: KeyRecord;
-  /** Of `restart`. */
+  /** A `restart` is identified as another operation than the record's. */
   isOtherOperation?: boolean;
   /** The gateway, unless it is {@link OWN}. */
   own?: StoreOptions;
@@ -177,7 +177,7 @@ const takeBackRestart = (name: string, before: KeyRecord): Happening =>
     earlier: before,
   });
 
-/** As the record's operation; in all other events it is another one, which must not matter. */
+/** A restart as the record's operation. In all other events the operation is another one, which must not matter. */
 const restart = (name: string, own: StoreOptions): Happening =>
   event(
     'restart',

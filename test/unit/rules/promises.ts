@@ -54,7 +54,7 @@ const isBackBefore = ({ kind, held, earlier }: Cell) =>
 const findsDead = (cell: Cell) => asksForIts(cell) && isExecuting(cell) && !cell.isAlive;
 const restarts = (cell: Cell) =>
   cell.kind === 'restart' && cell.isSame && !cell.isOtherOperation && cell.held?.record.state === 'in_doubt';
-/** Its owner knows that nothing was executed under the key. */
+/** The owner knows that nothing was executed under the key. */
 const clears = (cell: Cell) => ends(cell, 'release', 'takeBackStart') && !cell.held?.record.restarted;
 const takesRestartBack = (cell: Cell) => isBackBefore(cell) || ends(cell, 'takeBackRestart');
 /** After a restart a release says nothing about the first execution, so it does what leaveInDoubt does. */

@@ -43,7 +43,7 @@ it('asks lock nodes for a lease where an outcome depends on it, and nowhere else
   );
 });
 
-/** Of states and of kinds of writes: another one. */
+/** Another state for each state, and another kind of write for each kind. */
 const OTHER = new Map([
   ['executing', 'in_doubt'],
   ['in_doubt', 'completed'],
@@ -52,7 +52,7 @@ const OTHER = new Map([
   ['replace', 'create'],
 ]);
 
-/** In place of a value: nothing, another one of its kind, and for an object all that differ from it in one place. */
+/** What can be in place of a value: nothing, another one of its kind, and for an object each that differs from it in one place. */
 function changesOf(value: unknown): { what: string; value: unknown }[] {
   const dropped = { what: 'dropped', value: undefined };
   const to = (other: unknown) => ({ what: `is ${other}`, value: other });
