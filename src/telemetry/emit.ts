@@ -1,9 +1,10 @@
-import { type Counter, type Gauge, Histogram } from 'prom-client';
+import type { Gauge } from 'prom-client';
 import { CATALOGUE } from './catalogue.ts';
 import { EVENTS } from './events.ts';
 import type { LabelsOf, LogEvent } from './log-event.ts';
 import type { Logger } from './logger.ts';
 import type { Metrics } from './metrics.ts';
+import { type Counter, Histogram } from './series.ts';
 
 type Logged = keyof typeof EVENTS;
 type Metric = keyof typeof CATALOGUE;
