@@ -44,18 +44,18 @@ export async function readNoted(file: string): Promise<Noted> {
   return data;
 }
 
-/** Durable before it is in place: a file that a power failure has cut would have forgotten a refusal. */
+/** Makes the new file durable before it is in place, because a file that a power failure has cut would have forgotten a refusal. */
 export async function writeNoted(file: string, noted: Omit<Noted, 'format'>): Promise<void> {
   // Containers that share a volume may have the same pid.
   const draft = `${file}.${systemRandom.token().toString('hex')}`;
   const text = JSON.stringify({ format: FILE_FORMAT, ...noted }, undefined, 2);
   try {
     await writeFile(draft, `${text}\n`, { flush: true });
-    // Who accepts the store may be another user, with another umask, than the gateway that reads it.
+    // The operator who accepts the store may be another user, with another umask, than the gateway that reads the file.
     await chmod(draft, 0o644);
     await rename(draft, file);
   } catch (error) {
-    // On a full disk there would be another one every quarter of a second.
+    // Otherwise a full disk would get another draft every quarter of a second.
     await rm(draft, { force: true });
     throw error;
   }

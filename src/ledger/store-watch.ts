@@ -46,7 +46,7 @@ interface Watched {
 export class StoreWatch {
   /** The warnings when the gateway was opened. What is found later is logged here. */
   atStart: readonly string[] = [];
-  /** The id in the store's mark, as it was read last. All masters of a cluster have one id. Undefined: not known yet. */
+  /** The id in the store's mark, once it was read. All masters of a cluster have one id. */
   storeId: string | undefined;
   readonly #options: StoreWatchOptions;
   #noted: StoreMark | undefined;
@@ -63,7 +63,7 @@ export class StoreWatch {
   #isFileForeign = false;
   #markFailure: string | undefined;
   #isOtherMode = false;
-  /** Undefined: it has not begun. */
+  /** Ends the looking, once it has begun. */
   #stopLooking: (() => void) | undefined;
 
   /** Opens the watch of a configuration's store: see {@link open}. */
@@ -275,7 +275,7 @@ export class StoreWatch {
   }
 }
 
-/** A store that is not watched is asked for its id once. It gets one if it has none, so that the other layers on it know the same. */
+/** Finds the id of a store that is not watched. A store without an id gets one, so that the other layers on it find the same. */
 export async function storeIdOf(
   store: Store,
   mode: Mode,
@@ -293,7 +293,7 @@ const NONE = Symbol('none');
 /**
  * Accepts a store that forgot keys, so that its gateways start new keys again.
  *
- * @returns what was accepted. Undefined: there is nothing to accept
+ * @returns what was accepted, if there was something to accept
  * @throws {Error} if the file cannot be read or written
  */
 export async function acceptStore(
@@ -317,7 +317,7 @@ export async function acceptStore(
   }
 }
 
-/** @returns how the store differs from the one that had the mark before. Undefined: it may be the same */
+/** How the store differs from the one that had the mark before, unless it may be the same. */
 function differenceOf(noted: StoreMark, found: StoreMark | undefined, grown: 0 | 1): string | undefined {
   const what =
     found === undefined

@@ -60,7 +60,7 @@ export class Followed<T> {
     if (retryMs !== undefined) this.#retry = setInterval(() => this.#read('retry'), retryMs).unref();
   }
 
-  /** Why the newest version is not in force. Undefined: it is. */
+  /** Why the newest version is not in force. */
   get refusal(): string | undefined {
     return this.#refusal;
   }
@@ -77,7 +77,7 @@ export class Followed<T> {
     for (const path of this.#options.paths) unwatchFile(path, this.#changed);
   }
 
-  /** One after the other: an older read that ended last would restore what a newer one replaced. */
+  /** Reads one after the other: an older read that ended last would restore what a newer one replaced. */
   #read(occasion: Occasion): Promise<void> {
     this.#reading = this.#reading.then(() => this.#readNow(occasion));
     return this.#reading;

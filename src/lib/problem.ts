@@ -3,7 +3,7 @@ import type { Duplex } from 'node:stream';
 import { hasBody } from './context.ts';
 import type { BackendResponse } from './exchange.ts';
 
-/** Was the request that gets this answer executed? */
+/** Whether the request that gets this answer was executed. */
 type Executed = 'no' | 'perhaps' | 'yes';
 
 /**
@@ -78,12 +78,12 @@ export function problem(code: ProblemCode, detail: string, options: ProblemOptio
   return { code, status: options.status ?? status, title, detail, headers };
 }
 
-/** For tests of documents and alerts. */
+/** All codes, for tests of documents and alerts. */
 export const problemCodes = Object.keys(problems) as ProblemCode[];
 
 /**
- * Whether another gateway behind this one says in its own answer that the request was executed. `perhaps` also if its code is
- * not known here. Undefined: the answer is not a gateway's own.
+ * Whether another gateway behind this one says that the request was executed, if the answer is that gateway's own. `perhaps` also if
+ * its code is not known here.
  */
 export function executedBehind({ status, headers, body }: BackendResponse): Executed | undefined {
   const isType = (text: string, i: number) =>
