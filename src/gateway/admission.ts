@@ -87,7 +87,7 @@ function refusalOfHost({ httpVersion, rawHeaders }: IncomingMessage): Problem | 
   // Node accepts two Host lines and uses the first one. The backend may use the other one.
   if (others.length > 0) return problem('invalid_request', 'The header host was sent twice.');
   if (host === undefined)
-    return httpVersion === '1.0' ? undefined : problem('host_missing', 'The header host is missing.');
+    return httpVersion === '1.0' ? undefined : problem('invalid_request', 'The header host is missing.');
   return HOST.test(host)
     ? undefined
     : problem('invalid_request', 'The header host is not a valid host name or address.');

@@ -26,7 +26,6 @@ export const problems = {
   not_declared: [404, 'no', 'never', 'The request is not declared'],
   method_not_allowed: [405, 'no', 'new_key', 'The method is not allowed'],
   invalid_request: [400, 'no', 'never', 'The request is malformed'],
-  host_missing: [400, 'no', 'never', 'The request names no host'],
   invalid_target: [400, 'no', 'new_key', 'The request target is ambiguous'],
   idempotency_key_invalid: [400, 'no', 'new_key', 'The idempotency key is malformed'],
   idempotency_key_required: [400, 'no', 'new_key', 'This operation requires an idempotency key'],

@@ -295,9 +295,6 @@ const ROWS: Row[] = [
   row(BOTH, [431, 'invalid_request', 'a header that is too large'], (endpoint) =>
     ask(endpoint, main, { headers: { 'X-Large': 'x'.repeat(20_000) } }),
   ),
-  row(BOTH, [400, 'host_missing', 'no line Host'], (endpoint) =>
-    raw(main, headOf(endpoint, []).replace('Host: a\r\n', '')),
-  ),
   row(BOTH, [500, 'internal_error', 'a mistake of the gateway'], withBrokenClock),
   row(BOTH, [502, 'upstream_unreachable', 'the backend does not listen'], async (endpoint) =>
     ask(endpoint, await open({}, { url: `http://127.0.0.1:${await freePort()}` })),
