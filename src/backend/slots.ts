@@ -1,6 +1,14 @@
 import { type Clock, within } from '../lib/clock.ts';
-import type { QueueTicket, Slot, SlotSource } from '../lib/exchange.ts';
+import type { Slot } from '../lib/exchange.ts';
 import type { UpstreamOptions } from './options.ts';
+
+/** A position in the queue for a slot. */
+export interface QueueTicket {
+  /** Resolves when it is this ticket's turn. */
+  readonly slot: Promise<Slot>;
+  /** Leaves the queue, and returns the slot if there is one already. */
+  leave(): void;
+}
 
 export type SlotOptions = Pick<UpstreamOptions, 'maxConnections' | 'maxQueued' | 'queueTimeoutMs'>;
 
@@ -10,7 +18,8 @@ export type SlotOptions = Pick<UpstreamOptions, 'maxConnections' | 'maxQueued' |
  * Requests queue here and not inside the HTTP client: the client's queue has no bound, and a request in it cannot be taken
  * back.
  */
-export class Slots implements SlotSource {
+export class Slots {
+  /** How long a request may wait in the queue. Milliseconds. */
   readonly queueTimeoutMs: number;
   readonly #clock: Clock;
   readonly #maxQueued: number;
@@ -33,12 +42,14 @@ export class Slots implements SlotSource {
     return this.#queue.length;
   }
 
+  /** Takes a free slot. Undefined: there is none, or others are waiting for one. */
   tryTake(): Slot | undefined {
     if (this.#free === 0) return undefined;
     this.#free--;
     return this.#newSlot();
   }
 
+  /** Takes a ticket for the back of the queue. Undefined: the queue is full. */
   queue(): QueueTicket | undefined {
     if (this.#queue.length >= this.#maxQueued) return undefined;
     const { promise, resolve } = Promise.withResolvers<Slot>();

@@ -1,7 +1,7 @@
+import type { QueueTicket } from '../backend/slots.ts';
 import type { Fingerprint } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
 import { HashTable } from '../lib/collections.ts';
-import type { QueueTicket } from '../lib/exchange.ts';
 import type { Call, Result } from './call.ts';
 
 /** The leader's result, or `lead` if the follower becomes the leader. */

@@ -1,8 +1,9 @@
+import type { Slots } from '../backend/slots.ts';
 import type { DoubtLookups } from '../doubts/lookups.ts';
 import type { Store } from '../ledger/ledger.ts';
 import { type Clock, within } from '../lib/clock.ts';
 import { InFlightCounter, UnorderedList } from '../lib/collections.ts';
-import type { Slot, SlotSource } from '../lib/exchange.ts';
+import type { Slot } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
 import type { Step } from '../lib/trace.ts';
 import type { Emit } from '../telemetry/emit.ts';
@@ -22,7 +23,7 @@ const LONGEST_POLL_MS = 250;
  */
 export class Engine {
   readonly #store: Store;
-  readonly #slots: SlotSource;
+  readonly #slots: Slots;
   readonly #options: EngineOptions;
   readonly #clock: Clock;
   readonly #lookups: DoubtLookups | undefined;
@@ -37,7 +38,7 @@ export class Engine {
 
   constructor(
     store: Store,
-    slots: SlotSource,
+    slots: Slots,
     options: EngineOptions,
     emit: Emit,
     clock: Clock,

@@ -80,23 +80,6 @@ export interface Slot {
   release(): void;
 }
 
-/** A position in the queue for a slot. */
-export interface QueueTicket {
-  /** Resolves when it is this ticket's turn. */
-  readonly slot: Promise<Slot>;
-  /** Leaves the queue, and returns the slot if there is one already. */
-  leave(): void;
-}
-
-export interface SlotSource {
-  /** How long a request may wait in the queue. Milliseconds. */
-  readonly queueTimeoutMs: number;
-  /** A free slot, or undefined if there is none or others are waiting for one. */
-  tryTake(): Slot | undefined;
-  /** A ticket for the back of the queue, or undefined if the queue is full. */
-  queue(): QueueTicket | undefined;
-}
-
 /** Releases the slot when the exchange no longer needs its connection: at once, or when an oversize response has been streamed. */
 export function releaseAfter(slot: Slot, exchange: { kind: string; body?: Readable }): void {
   if (exchange.body && !exchange.body.closed) exchange.body.once('close', () => slot.release());

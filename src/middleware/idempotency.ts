@@ -31,10 +31,9 @@ import {
   type Policy,
   parsePolicy,
 } from './idempotency-options.ts';
-import { openedMetrics } from './metrics.ts';
+import { openedMetrics, shareStoreMetrics } from './metrics.ts';
 import { Recording } from './recording.ts';
 import { setHead, writeResponse } from './respond.ts';
-import { shareStoreMetrics } from './store-metrics.ts';
 import { OpenedStore } from './stores.ts';
 
 type Request = ParsedRequest & {

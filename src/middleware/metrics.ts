@@ -1,5 +1,9 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
+import { DoubtGauges, type DoubtGaugesOptions } from '../doubts/gauges.ts';
+import { idempotencyOptions } from '../idempotency/options.ts';
 import { Metrics as AllMetrics } from '../telemetry/metrics.ts';
+import type { Observer } from '../telemetry/observer.ts';
+import type { OpenedStore } from './stores.ts';
 
 /** Metrics of one `idempotency`, or of several. docs/metrics.md describes each of them. */
 export interface Metrics {
@@ -33,4 +37,50 @@ export function metricsMiddleware(
       res.end(text);
     }, next);
   };
+}
+
+interface Shared {
+  gauges: DoubtGauges;
+  users: number;
+}
+
+const shared = new WeakMap<AllMetrics, WeakMap<OpenedStore, Shared>>();
+
+export interface StoreMetricsOptions extends Omit<DoubtGaugesOptions, 'everyMs' | 'store'> {
+  /** With the same metrics. It counts and logs what the store reports. */
+  observer: Observer;
+}
+
+/**
+ * Shows what is known of a store: its keys in doubt, what it uses, and what it reports. Several `idempotency` on one store with the
+ * same metrics share this, so that everything is counted once. (Metrics of several stores show the keys of the store that was
+ * counted last.) It stays after the last one was closed: new gauges would add all resolutions of the store to the same counters
+ * again.
+ */
+export function shareStoreMetrics(
+  store: OpenedStore,
+  options: StoreMetricsOptions,
+): Pick<DoubtGauges, 'resolved' | 'close'> {
+  const { metrics } = options;
+  const ofMetrics = shared.get(metrics) ?? new WeakMap<OpenedStore, Shared>();
+  shared.set(metrics, ofMetrics);
+  const one = ofMetrics.get(store) ?? made(store, options);
+  ofMetrics.set(store, one);
+  const { gauges } = one;
+  if (one.users++ === 0) gauges.begin();
+  let isOpen = true;
+  const close = () => {
+    if (isOpen && --one.users === 0) gauges.close();
+    isOpen = false;
+  };
+  return { resolved: () => gauges.resolved(), close };
+}
+
+function made(opened: OpenedStore, { observer, ...options }: StoreMetricsOptions): Shared {
+  const { store, observers } = opened;
+  observers.add(observer);
+  if (store.usage) options.metrics.trackUsage(() => store.usage);
+  const everyMs = idempotencyOptions.shape.countDoubtsEveryMs.parse(undefined);
+  const gauges = new DoubtGauges({ ...options, store, everyMs });
+  return { gauges, users: 0 };
 }

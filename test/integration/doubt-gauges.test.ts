@@ -3,7 +3,7 @@ import { pino } from 'pino';
 import { expect, it, onTestFinished } from 'vitest';
 import { DoubtGauges } from '../../src/doubts/gauges.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import { shareStoreMetrics } from '../../src/middleware/store-metrics.ts';
+import { shareStoreMetrics } from '../../src/middleware/metrics.ts';
 import type { OpenedStore } from '../../src/middleware/stores.ts';
 import type { DoubtCount } from '../../src/store/contract.ts';
 import { Metrics } from '../../src/telemetry/metrics.ts';
