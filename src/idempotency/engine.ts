@@ -8,9 +8,9 @@ import { type Random, systemRandom } from '../lib/random.ts';
 import type { Step } from '../lib/trace.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { Call, EngineOptions, Result } from './call.ts';
+import { CircuitBreaker } from './circuit-breaker.ts';
 import { Duplicates, type Lead } from './duplicates.ts';
 import { Executions, type Found, type Started } from './execution.ts';
-import { WriteGate } from './write-gate.ts';
 
 const REFUSES = 'the store refuses writes';
 const FIRST_POLL_MS = 25;
@@ -28,7 +28,7 @@ export class Engine {
   readonly #clock: Clock;
   readonly #lookups: DoubtLookups | undefined;
   readonly #executions: Executions;
-  readonly #gate: WriteGate;
+  readonly #breaker: CircuitBreaker;
   readonly #duplicates: Duplicates;
   readonly #handling = new InFlightCounter();
   /** Functions that interrupt the waits of leaders. */
@@ -50,9 +50,9 @@ export class Engine {
     this.#options = options;
     this.#clock = clock;
     this.#lookups = lookups;
-    this.#gate = new WriteGate(clock);
+    this.#breaker = new CircuitBreaker(clock);
     this.#duplicates = new Duplicates(clock);
-    this.#executions = new Executions(store, options, emit, clock, random, this.#gate, lookups);
+    this.#executions = new Executions(store, options, emit, clock, random, this.#breaker, lookups);
   }
 
   /** Duplicates that wait for another request's result. */
@@ -71,7 +71,7 @@ export class Engine {
 
   /** The store refuses writes. Requests with a key are answered from reads where that is possible. */
   get storeRefuses(): boolean {
-    return this.#store.refusing !== undefined || this.#gate.isShut;
+    return this.#store.refusing !== undefined || this.#breaker.isOpen;
   }
 
   /** The result of a request with a key. A failure of the store or the backend is a result too, not an exception. */
@@ -174,22 +174,22 @@ export class Engine {
     if (this.#closing) return Promise.resolve<Found>({ kind: 'closing' });
     lead.asks();
     const { refusing } = this.#store;
-    const isTrial = this.#gate.isShut;
-    if (refusing !== undefined || !this.#gate.admits())
+    const isTrial = this.#breaker.isOpen;
+    if (refusing !== undefined || !this.#breaker.admits())
       return this.#executions.readInstead(call, refusing ?? REFUSES);
     const free = lead.ticket ? undefined : this.#slots.tryTake();
     return free ? this.#executions.start(call, free) : this.#startLater(call, lead, isTrial);
   }
 
-  /** Queues for a slot, then starts. `isTrial`: the gate was shut, and admitted this request to try the store. */
+  /** Queues for a slot, then starts. `isTrial`: the open circuit breaker has admitted this request to try the store. */
   async #startLater(call: Call, lead: Lead, isTrial: boolean): Promise<Found> {
     const slot = await this.#slotFor(call, lead, true);
     if ('kind' in slot) {
-      this.#gate.notTried();
+      this.#breaker.notTried();
       return slot;
     }
-    if (isTrial || !this.#gate.isShut) return await this.#executions.start(call, slot);
-    // The gate was shut while this request was queued.
+    if (isTrial || !this.#breaker.isOpen) return await this.#executions.start(call, slot);
+    // The circuit breaker has opened while this request was queued.
     slot.release();
     return await this.#executions.readInstead(call, REFUSES);
   }

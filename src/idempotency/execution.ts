@@ -14,10 +14,10 @@ import {
 } from '../store/contract.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { Call, EngineOptions, Result } from './call.ts';
+import type { CircuitBreaker } from './circuit-breaker.ts';
 import { fenceFrom, Renewals } from './lease.ts';
 import { causeOf, completionOf, decideFor, digestOf } from './outcome.ts';
 import { PendingWrites } from './pending-writes.ts';
-import type { WriteGate } from './write-gate.ts';
 
 /** This request owns the record and has a slot. It may be sent while `maySend` returns true. */
 export interface Started {
@@ -49,7 +49,7 @@ export class Executions {
   readonly #emit: Emit;
   readonly #clock: Clock;
   readonly #random: Random;
-  readonly #gate: WriteGate;
+  readonly #breaker: CircuitBreaker;
   readonly #lookups: DoubtLookups | undefined;
   readonly #pending: PendingWrites;
   readonly #renewals: Renewals;
@@ -61,7 +61,7 @@ export class Executions {
     emit: Emit,
     clock: Clock,
     random: Random,
-    gate: WriteGate,
+    breaker: CircuitBreaker,
     lookups: DoubtLookups | undefined,
   ) {
     this.#store = store;
@@ -69,7 +69,7 @@ export class Executions {
     this.#emit = emit;
     this.#clock = clock;
     this.#random = random;
-    this.#gate = gate;
+    this.#breaker = breaker;
     this.#lookups = lookups;
     this.#pending = new PendingWrites(clock);
     this.#renewals = new Renewals({ store, leaseMs: options.leaseMs, emit, clock });
@@ -92,17 +92,17 @@ export class Executions {
       const answer = await this.#store.start(execution);
       step?.end(answer.kind);
       if (answer.kind === 'started') {
-        this.#gate.succeeded();
+        this.#breaker.succeeded();
         return { kind: 'started', execution, slot, maySend, again: false };
       }
       slot.release();
-      this.#gate.notTried();
+      this.#breaker.notTried();
       return answer;
     } catch (cause) {
       step?.end('failed', errorOf(cause));
       slot.release();
-      if (cause instanceof UnreadableRecord) this.#gate.notTried();
-      else this.#gate.failed();
+      if (cause instanceof UnreadableRecord) this.#breaker.notTried();
+      else this.#breaker.failed();
       if (!isMaybeWritten(cause)) return await this.readInstead(call, cause);
       this.#takeBack(execution);
       return { kind: 'store_unavailable', cause };

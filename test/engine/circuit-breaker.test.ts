@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { WriteGate } from '../../src/idempotency/write-gate.ts';
+import { CircuitBreaker } from '../../src/idempotency/circuit-breaker.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { StoreUnavailable } from '../../src/store/contract.ts';
 import { newCall, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
@@ -46,7 +46,7 @@ describe.concurrent('while the store refuses writes', () => {
     expect([store.asked.start - start, slots.inUse]).toEqual([0, 0]);
   });
 
-  it('one request in 100 ms tries a start, and the first that succeeds opens the gate', async () => {
+  it('one request in 100 ms tries a start, and the first that succeeds closes the circuit breaker', async () => {
     await using rig = new Rig();
     const { clock, store, engine } = await refusing(rig);
     const { start } = store.asked;
@@ -86,15 +86,15 @@ describe.concurrent('while the store refuses writes', () => {
   });
 });
 
-it('the gate shuts after eight failures in a row, and opens with a success', () => {
-  const gate = new WriteGate(stoppedClock());
+it('the circuit breaker opens after eight failures in a row, and closes with a success', () => {
+  const breaker = new CircuitBreaker(stoppedClock());
   for (let rounds = 0; rounds < 2; rounds++) {
-    for (let failures = 0; failures < 7; failures++) gate.failed();
-    expect([gate.isShut, gate.admits()]).toEqual([false, true]);
-    gate.succeeded();
+    for (let failures = 0; failures < 7; failures++) breaker.failed();
+    expect([breaker.isOpen, breaker.admits()]).toEqual([false, true]);
+    breaker.succeeded();
   }
-  for (let failures = 0; failures < 8; failures++) gate.failed();
-  expect([gate.isShut, gate.admits()]).toEqual([true, false]);
-  gate.succeeded();
-  expect([gate.isShut, gate.admits()]).toEqual([false, true]);
+  for (let failures = 0; failures < 8; failures++) breaker.failed();
+  expect([breaker.isOpen, breaker.admits()]).toEqual([true, false]);
+  breaker.succeeded();
+  expect([breaker.isOpen, breaker.admits()]).toEqual([false, true]);
 });

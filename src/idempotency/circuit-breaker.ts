@@ -1,17 +1,17 @@
 import type { Clock } from '../lib/clock.ts';
 
-/** The gate shuts after this many failures in a row. Fewer may come from a single node of a cluster. */
-const FAILURES_TO_SHUT = 8;
+/** The breaker opens after this many failures in a row. Fewer may come from a single node of a cluster. */
+const FAILURES_TO_OPEN = 8;
 /** A failure counts as the next one in a row if it comes within this time. */
 const FAILURE_WINDOW_MS = 2000;
 const TRY_EVERY_MS = 100;
 
 /**
- * A circuit breaker for starts. It shuts after several starts in a row have failed. While it is shut, one request at a time
- * may try a start, and the others are answered from reads. So a store that does not answer cannot occupy all slots, and
- * requests without a key still get one.
+ * A circuit breaker for starts. It opens after several starts in a row have failed. While it is open, one request at a time may try a
+ * start, and the others are answered from reads. So a store that does not answer cannot occupy all slots, and requests without a key
+ * still get one.
  */
-export class WriteGate {
+export class CircuitBreaker {
   readonly #clock: Clock;
   #failures = 0;
   #failedAtMs = Number.NEGATIVE_INFINITY;
@@ -22,14 +22,14 @@ export class WriteGate {
     this.#clock = clock;
   }
 
-  get isShut(): boolean {
-    if (this.#failures < FAILURES_TO_SHUT) return false;
+  get isOpen(): boolean {
+    if (this.#failures < FAILURES_TO_OPEN) return false;
     return this.#trying || this.#clock.monotonicMs() - this.#failedAtMs < FAILURE_WINDOW_MS;
   }
 
   /** Whether this request may try a start. If so, the caller must call `succeeded`, `failed` or `notTried` afterwards. */
   admits(): boolean {
-    if (!this.isShut) return true;
+    if (!this.isOpen) return true;
     if (this.#trying || this.#clock.monotonicMs() < this.#nextTryMs) return false;
     this.#trying = true;
     return true;
