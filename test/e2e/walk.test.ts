@@ -2,6 +2,7 @@ import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { expect, it } from 'vitest';
+import { declarationOf, requestSteps } from '../support/architecture.ts';
 import { storeKinds } from '../support/stores.ts';
 import type { Walk } from './walk.ts';
 
@@ -21,15 +22,28 @@ const MOST = {
   },
 };
 
-it.each(storeKinds)('on %s, a request enters no more functions and files than before', async (kind) => {
-  const { stdout } = await promisify(execFile)(process.execPath, [PROGRAM, kind, '--json']);
-  const walks: Record<string, Walk> = JSON.parse(stdout);
-  for (const [request, most] of Object.entries(MOST[kind])) {
-    const files = Object.values(walks[request] ?? {});
-    expect(files.length, `files of a ${request}: npm run walk`).toBeLessThanOrEqual(most.files);
-    expect(files.length).toBeGreaterThan(10);
-    expect(files.flat().length, `functions of a ${request}: npm run walk`).toBeLessThanOrEqual(
-      most.functions,
-    );
-  }
-});
+it.each(storeKinds)(
+  'on %s, a request enters the functions that the documents say, and no more of them than before',
+  async (kind) => {
+    const { stdout } = await promisify(execFile)(process.execPath, [PROGRAM, kind, '--json']);
+    const walks: Record<string, Walk> = JSON.parse(stdout);
+    for (const [request, most] of Object.entries(MOST[kind])) {
+      const files = Object.values(walks[request] ?? {});
+      expect(files.length, `files of a ${request}: npm run walk`).toBeLessThanOrEqual(most.files);
+      expect(files.length).toBeGreaterThan(10);
+      expect(files.flat().length, `functions of a ${request}: npm run walk`).toBeLessThanOrEqual(
+        most.functions,
+      );
+    }
+    const steps = requestSteps();
+    for (const { file, source, defined } of steps) {
+      const { firstLine = 0, lastLine = 0 } = declarationOf(source, defined) ?? {};
+      const lines = (walks['first payout']?.[file] ?? []).map((one) => Number(one.split(':').at(-2)));
+      const isEntered = lines.some((line) => line >= firstLine && line <= lastLine);
+      const hasStar = steps.some((one) => one.file === file && one.defined === defined && one.isEntered);
+      expect(isEntered, `a first payout enters ${defined} of ${file}, as docs/architecture.md says`).toBe(
+        hasStar,
+      );
+    }
+  },
+);
