@@ -1,5 +1,3 @@
-import type { RecordView, ResolveRequest } from '../doubts/records.ts';
-
 /**
  * The contract between the console's page and the admin port: every URL, method, request, response and problem code. Types only,
  * so that the page's bundle contains nothing of the gateway.
@@ -63,6 +61,8 @@ import type { RecordView, ResolveRequest } from '../doubts/records.ts';
  * All times are ISO 8601 (`...At`) or milliseconds (`...Ms`), all by the gateway's clock: compare them with {@link Overview.nowAt},
  * {@link Session.nowAt} or the `Date` of an answer, not with the browser's clock.
  */
+
+import type { RecordView, ResolveRequest } from '../doubts/records.ts';
 
 /** The request header with the session's secret. */
 export type SecretHeader = 'X-Console-Secret';

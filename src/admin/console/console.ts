@@ -19,21 +19,15 @@ export function consoleRoutes(
   routes.use(checkHost(tools.options));
   routes.use(['/session', '/api'], noStore, checkOrigin);
   routes.use('/session', sessionRoutes(sessions, { ...tools, tries }));
-  routes.use('/api', requireSession(sessions), apiRoutes(source));
-  routes.use(pageRoutes());
-  routes.use((_req, res) => refuse(res, 'not_found', 'The console has no such path: its page is /console/.'));
-  return routes;
-}
-
-/** The routes under `/console/api`. The session was checked before. */
-function apiRoutes(source: AdminSource): Router {
-  const routes = Router();
+  routes.use('/api', requireSession(sessions));
   routes
-    .route('/overview')
+    .route('/api/overview')
     .get(async (req, res) => {
       res.json(await source.overview(Number(req.query.after ?? -1)));
     })
     .all(allowOnly('GET, HEAD'));
-  routes.use((_req, res) => refuse(res, 'not_found', 'The console’s API has no such path.'));
+  routes.use('/api', (_req, res) => refuse(res, 'not_found', 'The console’s API has no such path.'));
+  routes.use(pageRoutes());
+  routes.use((_req, res) => refuse(res, 'not_found', 'The console has no such path: its page is /console/.'));
   return routes;
 }
