@@ -18,12 +18,12 @@ import {
   type Owner,
   type OwnerMemory,
   type PeekAnswer,
+  type RecordDefaults,
   type Resolution,
   type Resolved,
   type StartAnswer,
   StoreClosed,
   type StoreHealth,
-  type StoreOptions,
   StoreUnavailable,
   type StoreUsage,
   UnreadableRecord,
@@ -35,7 +35,7 @@ import { ResponseCipher } from '../store/response-cipher.ts';
 import type { RuleResult, Stamp } from './rules.ts';
 import * as rules from './rules.ts';
 
-export interface LedgerOptions extends StoreOptions {
+export interface LedgerOptions extends RecordDefaults {
   clock?: Clock;
   random?: Random;
   /** Default: responses are stored as they are. */
@@ -70,7 +70,7 @@ type Rule<Answer> = (held: Held | undefined, stamp: Stamp) => RuleResult<Answer>
  */
 export class Ledger {
   readonly #register: Register;
-  readonly #own: StoreOptions;
+  readonly #own: RecordDefaults;
   readonly #clock: Clock;
   readonly #random: Random;
   readonly #cipher: ResponseCipher;

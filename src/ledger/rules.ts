@@ -5,13 +5,13 @@ import type {
   Execution,
   ExistingAnswer,
   KeyRecord,
+  RecordDefaults,
   RecordHead,
   ResolutionNote,
   Resolved,
   Revision,
   StoredCompletion,
   StoredResponse,
-  StoreOptions,
   Written,
 } from '../store/contract.ts';
 import type { Held, Replace, Write } from '../store/register.ts';
@@ -49,7 +49,7 @@ export type StoredResolution = { as: 'completed'; completion: StoredCompletion }
 export function start(
   held: Held | undefined,
   execution: Execution,
-  own: StoreOptions,
+  own: RecordDefaults,
   stamp: Stamp,
 ): RuleResult<{ kind: 'started' } | Meaning> {
   if (!held) {
@@ -76,7 +76,7 @@ export function peek(
 export function restart(
   held: Held | undefined,
   execution: Execution,
-  own: StoreOptions,
+  own: RecordDefaults,
   stamp: Stamp,
 ): RuleResult<'ok' | 'changed'> {
   if (held?.record.state === 'executing' && isOf(held, execution.token)) return { answer: 'ok' };
@@ -103,7 +103,7 @@ export function complete(
   execution: Execution,
   completion: StoredCompletion,
   wasTold: boolean,
-  own: StoreOptions,
+  own: RecordDefaults,
   stamp: Stamp,
 ): RuleResult<Written> {
   const endLeaseOf = execution.token;
@@ -256,7 +256,7 @@ const isOf = ({ record }: Held, token: Token): boolean => record.token.equals(to
 const isOpenOf = (held: Held | undefined, token: Token): held is Held =>
   held !== undefined && held.record.state !== 'completed' && isOf(held, token);
 
-function executing(execution: Execution, own: StoreOptions, { revision, wallMs }: Stamp): KeyRecord {
+function executing(execution: Execution, own: RecordDefaults, { revision, wallMs }: Stamp): KeyRecord {
   const { token, fingerprint, merchant, operation, key, requestId } = execution;
   const { gatewayId, lifetimes } = own;
   // Of one shape with the records that a register reads, and without a spread: each payout makes one.

@@ -268,8 +268,9 @@ export type Mode = 'protect' | 'observe';
 /** A gateway counts as using a store for this long after its last mark. */
 export const MARK_LASTS_MS = 150_000;
 
-export interface StoreOptions {
-  /** Written into the records that this gateway starts. At most 255 latin1 characters. */
+/** What a gateway writes into the records that it starts. */
+export interface RecordDefaults {
+  /** At most 255 latin1 characters. */
   gatewayId: string;
   lifetimes: Lifetimes;
 }

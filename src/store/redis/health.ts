@@ -29,7 +29,7 @@ const RETRY_AFTER_MS = 100;
  * Looks at the settings of Redis, writes probe keys, and watches the clocks of Redis' hosts, because Redis expires records by
  * them.
  */
-export class Health {
+export class RedisHealth {
   /** Why starts are refused although Redis would take them. */
   refusal: string | undefined;
   /** What can lose a record, one line each. */

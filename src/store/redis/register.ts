@@ -28,7 +28,7 @@ import {
   shortOf,
   type ToReplicate,
 } from './commands.ts';
-import { Health, requireFormat, whileUnanswered } from './health.ts';
+import { RedisHealth, requireFormat, whileUnanswered } from './health.ts';
 import { countOpen, entryOf, listRecords, repairIndex, resolutionField, scoreOf } from './operators.ts';
 import type { Argument } from './script-command.ts';
 
@@ -52,7 +52,7 @@ export class RedisRegister implements Register {
   readonly names: Names;
   /** What the names begin with in the partitions that have marks and get probes. The first one has the store's identity. */
   readonly #watched: readonly string[];
-  readonly #health: Health;
+  readonly #health: RedisHealth;
   readonly #redlock: Redlock;
   /** The leases of the executions that were renewed, by token. `lock` is missing while the lease is being taken. */
   readonly #leases = new Map<string, { lock?: Lock | undefined }>();
@@ -93,7 +93,7 @@ export class RedisRegister implements Register {
     this.#watched = this.names.partitions.filter((_, number) => number % every === 0);
     this.commands = new Commands(this.#client, replicas, timeoutMs, this.#watched[0] as string);
     this.replicates = this.commands.waits;
-    this.#health = new Health(this.#client, this.#watched, options);
+    this.#health = new RedisHealth(this.#client, this.#watched, options);
     // One attempt each: its retries can return a lock that has expired.
     this.#redlock = new Redlock(lockNodes.length > 0 ? this.#lockClients : [this.#client], { retryCount: 0 });
     if (lockNodes.length > 0) this.isLeased = (id) => this.#isLeasedOnNodes(id);

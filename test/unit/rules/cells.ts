@@ -6,8 +6,8 @@ import type {
   CountedNote,
   Execution,
   KeyRecord,
+  RecordDefaults,
   StoredCompletion,
-  StoreOptions,
 } from '../../../src/store/contract.ts';
 import type { Held } from '../../../src/store/register.ts';
 
@@ -23,12 +23,12 @@ const FINGERPRINT = { same: bytes(32, 8) as Fingerprint, other: bytes(32, 9) as 
 
 /** What the records were written with. A gateway judges them by these, and not by its own. */
 const LIFETIMES = { leaseMs: 10, retentionMs: 100, inDoubtRetentionMs: 1000 };
-export const OWN: StoreOptions = frozen({
+export const OWN: RecordDefaults = frozen({
   gatewayId: 'gateway-2',
   lifetimes: { leaseMs: 20, retentionMs: 200, inDoubtRetentionMs: 2000 },
 });
 /** A gateway that keeps keys in doubt for less than the records were written with. */
-export const SHORTER: StoreOptions = frozen({
+export const SHORTER: RecordDefaults = frozen({
   gatewayId: 'gateway-3',
   lifetimes: { leaseMs: 20, retentionMs: 200, inDoubtRetentionMs: 500 },
 });
@@ -138,7 +138,7 @@ export interface Happening {
   /** A `restart` is identified as another operation than the record's. */
   isOtherOperation?: boolean;
   /** The gateway, unless it is {@link OWN}. */
-  own?: StoreOptions;
+  own?: RecordDefaults;
   run(held: Held | undefined, execution: Execution): rules.RuleResult<unknown>;
 }
 
@@ -178,7 +178,7 @@ const takeBackRestart = (name: string, before: KeyRecord): Happening =>
   });
 
 /** A restart as the record's operation. In all other events the operation is another one, which must not matter. */
-const restart = (name: string, own: StoreOptions): Happening =>
+const restart = (name: string, own: RecordDefaults): Happening =>
   event(
     'restart',
     name,
