@@ -204,13 +204,13 @@ function createTlsServer(tls: ListenerTls, options: ServerOptions, onRequest: Re
     {
       ...options,
       ...secureOptions,
-      ...certificate.credentials,
+      ...certificate.files,
       ALPNProtocols: ['http/1.1'],
       handshakeTimeout: handshakeTimeoutMs,
     },
     onRequest,
   );
-  certificate.onChange((credentials) => server.setSecureContext({ ...secureOptions, ...credentials }));
+  certificate.onChange((files) => server.setSecureContext({ ...secureOptions, ...files }));
   server.on('secureConnection', (socket: TLSSocket) => {
     // Any data listener makes Node read the socket as a stream, and no longer directly into its parser. A TLS socket that Node
     // pauses, because answers wait for the client, still delivers what is decrypted: the paused parser would lose those bytes,

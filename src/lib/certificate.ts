@@ -12,7 +12,7 @@ export interface CertificatePaths {
 }
 
 /** The content of the files, as `tls.connect` and `tls.createServer` take it. */
-export interface Credentials {
+export interface PemFiles {
   ca?: Buffer;
   cert?: Buffer;
   key?: Buffer;
@@ -39,7 +39,7 @@ const SOON_MS = 30 * 24 * 3_600_000;
 
 /** What a valid set of files holds. */
 interface Loaded {
-  credentials: Credentials;
+  files: PemFiles;
   /** Infinity: there is no own certificate. */
   expiresAtMs: number;
 }
@@ -52,7 +52,7 @@ export class WatchedCertificate {
   readonly name: string;
   readonly #options: WatchedCertificateOptions;
   readonly #followed: Followed<Loaded>;
-  readonly #listeners: ((credentials: Credentials) => void)[] = [];
+  readonly #listeners: ((files: PemFiles) => void)[] = [];
   #loaded: Loaded;
   #readableByOthers: boolean;
 
@@ -72,12 +72,12 @@ export class WatchedCertificate {
       },
       apply: (newest: Loaded) => {
         this.#loaded = newest;
-        for (const listener of this.#listeners) listener(newest.credentials);
+        for (const listener of this.#listeners) listener(newest.files);
         onReload?.({ ok: true, expiresAtMs: newest.expiresAtMs });
       },
       refused: (error: unknown) => onReload?.({ ok: false, error: messageOf(error) }),
     };
-    this.#followed = new Followed(followed, idOf(loaded.credentials));
+    this.#followed = new Followed(followed, idOf(loaded.files));
   }
 
   /** An expired certificate is accepted here, with a warning: without it, the gateway could not start at all. */
@@ -92,8 +92,8 @@ export class WatchedCertificate {
   }
 
   /** The newest version that can be used. */
-  get credentials(): Credentials {
-    return this.#loaded.credentials;
+  get files(): PemFiles {
+    return this.#loaded.files;
   }
 
   /** When the own certificate expires, on the wall clock. Infinity: there is none. */
@@ -102,7 +102,7 @@ export class WatchedCertificate {
   }
 
   /** Calls the listener with each new version. */
-  onChange(listener: (credentials: Credentials) => void): void {
+  onChange(listener: (files: PemFiles) => void): void {
     this.#listeners.push(listener);
   }
 
@@ -129,8 +129,8 @@ export class WatchedCertificate {
   }
 }
 
-async function read(paths: CertificatePaths): Promise<Credentials> {
-  const content: Credentials = {};
+async function read(paths: CertificatePaths): Promise<PemFiles> {
+  const content: PemFiles = {};
   for (const part of ['ca', 'cert', 'key'] as const) {
     const path = paths[part];
     if (path === undefined) continue;
@@ -142,10 +142,10 @@ async function read(paths: CertificatePaths): Promise<Credentials> {
 }
 
 /** @throws Error with the reason if the files cannot be used */
-function checked(credentials: Credentials, nowMs: number, { evenOutdated = false } = {}): Loaded {
-  const { ca, cert, key } = credentials;
+function checked(files: PemFiles, nowMs: number, { evenOutdated = false } = {}): Loaded {
+  const { ca, cert, key } = files;
   if (ca) certificatesIn(ca, 'ca');
-  if (!cert || !key) return { credentials, expiresAtMs: Number.POSITIVE_INFINITY };
+  if (!cert || !key) return { files, expiresAtMs: Number.POSITIVE_INFINITY };
   const [own] = certificatesIn(cert, 'cert') as [X509Certificate];
   if (!own.checkPrivateKey(privateKeyIn(key))) throw new Error('the key does not belong to the certificate');
   const expiresAtMs = own.validToDate.getTime();
@@ -154,12 +154,12 @@ function checked(credentials: Credentials, nowMs: number, { evenOutdated = false
   if (!evenOutdated && own.validFromDate.getTime() > nowMs)
     throw new Error(`the certificate is not valid before ${own.validFromDate.toISOString()}`);
   try {
-    createSecureContext(credentials);
+    createSecureContext(files);
   } catch (error) {
     // For example a key that is too short for the security level of OpenSSL.
     throw new Error(`the files cannot be used: ${messageOf(error)}`);
   }
-  return { credentials, expiresAtMs };
+  return { files, expiresAtMs };
 }
 
 /** Every certificate of a PEM file. OpenSSL itself ignores an incomplete one at the end. */
@@ -192,5 +192,5 @@ async function isReadableByOthers(path: string | undefined): Promise<boolean> {
   return (mode & 0o004) !== 0;
 }
 
-const idOf = ({ ca, cert, key }: Credentials): string =>
+const idOf = ({ ca, cert, key }: PemFiles): string =>
   [ca, cert, key].map((content) => (content ? hash('sha256', content) : '')).join(' ');

@@ -30,6 +30,6 @@ export class ClientTls {
 
   // One context for all connections: reading the files for each would cost more than the handshake.
   #made(): ClientTlsOptions {
-    return { secureContext: createSecureContext(this.certificate.credentials), ...this.#servername };
+    return { secureContext: createSecureContext(this.certificate.files), ...this.#servername };
   }
 }

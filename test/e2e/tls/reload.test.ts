@@ -117,7 +117,7 @@ test('no half written, foreign or outdated files are used', async () => {
     await watched.reload();
     expect(told.at(-1)).toEqual({ ok: false, error: expect.stringMatching(why) });
     expect(watched.warnings().join()).toMatch(why);
-    expect(watched.credentials).toEqual(good);
+    expect(watched.files).toEqual(good);
     writeFileSync(files.cert, good.cert);
     writeFileSync(files.key, good.key);
     await watched.reload();
