@@ -1,5 +1,5 @@
 import { loadConfig } from '../config/load.ts';
-import { checkNote } from '../doubts/desk.ts';
+import { checkNote } from '../doubts/resolution.ts';
 import { identityFileOf } from '../ledger/identity-file.ts';
 import { openLedger, openRegister } from '../ledger/open-store.ts';
 import { acceptStore } from '../ledger/store-watch.ts';
