@@ -5,7 +5,7 @@ import { overview, readOverview, usePolling } from './live.ts';
 import { LogIn } from './log-in.tsx';
 import { LookUpView } from './look-up.tsx';
 import { OverviewView } from './overview.tsx';
-import { linkTo, type Place, usePlace, VIEWS, type ViewName } from './router.ts';
+import { linkTo, type Route, useRoute, VIEWS, type ViewName } from './router.ts';
 import { announce, announcements, useShared } from './store.ts';
 import { age, clock, count, STATES, timeZone, trouble } from './words.ts';
 
@@ -15,7 +15,7 @@ const WARN_BEFORE_MS = 120_000;
 
 export function App() {
   const state = useShared(sessionState);
-  const place = usePlace();
+  const route = useRoute();
   return (
     <>
       <div class="unseen" role="log" id="announcements">
@@ -24,7 +24,7 @@ export function App() {
         ))}
       </div>
       {state.kind === 'open' ? (
-        <LoggedIn place={place} />
+        <LoggedIn route={route} />
       ) : (
         <>
           <header class="banner">
@@ -46,7 +46,7 @@ function Waiting() {
   );
 }
 
-function LoggedIn({ place }: { place: Place }) {
+function LoggedIn({ route }: { route: Route }) {
   usePolling(readOverview, LOOK_EVERY_MS);
   const now = useShared(overview);
   const news = now && `${STATES[now.state].word}. ${count(now.doubts.keys ?? 0, 'key')} in doubt.`;
@@ -58,30 +58,30 @@ function LoggedIn({ place }: { place: Place }) {
       <button type="button" class="skip" onClick={() => document.querySelector('h1')?.focus()}>
         Skip to the content
       </button>
-      <Banner place={place} />
+      <Banner route={route} />
       <main>
         <Lost />
         <SessionEnds />
         <Observing />
-        <View place={place} />
+        <View route={route} />
       </main>
       <footer class="muted">Times are in this browser’s time zone, {timeZone()}.</footer>
     </>
   );
 }
 
-function View({ place }: { place: Place }) {
-  if (place.view === 'doubts') return <DoubtsView />;
-  if (place.view === 'lookup') return <LookUpView recordId={place.recordId} />;
+function View({ route }: { route: Route }) {
+  if (route.view === 'doubts') return <DoubtsView />;
+  if (route.view === 'lookup') return <LookUpView recordId={route.recordId} />;
   return <OverviewView />;
 }
 
-function Banner({ place }: { place: Place }) {
+function Banner({ route }: { route: Route }) {
   const state = useShared(sessionState);
   const keys = useShared(overview)?.doubts.keys ?? 0;
   useEffect(() => {
-    document.title = `${keys > 0 ? `(${keys} in doubt) ` : ''}${VIEWS[place.view]} · oncegate console`;
-  }, [place.view, keys]);
+    document.title = `${keys > 0 ? `(${keys} in doubt) ` : ''}${VIEWS[route.view]} · oncegate console`;
+  }, [route.view, keys]);
   const leave = async () => {
     const problem = trouble(await logOut());
     if (problem) announce(`You are still logged in. ${problem}`);
@@ -93,7 +93,7 @@ function Banner({ place }: { place: Place }) {
         <ul>
           {(Object.keys(VIEWS) as ViewName[]).map((view) => (
             <li key={view}>
-              <a href={linkTo(view)} aria-current={view === place.view ? 'page' : undefined}>
+              <a href={linkTo(view)} aria-current={view === route.view ? 'page' : undefined}>
                 {VIEWS[view]}
                 {view === 'doubts' && keys > 0 ? ` (${keys})` : ''}
               </a>

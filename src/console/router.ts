@@ -7,7 +7,7 @@ export const VIEWS = {
 } as const;
 export type ViewName = keyof typeof VIEWS;
 
-export interface Place {
+export interface Route {
   view: ViewName;
   /** The record that the view `lookup` shows. */
   recordId: string | undefined;
@@ -16,19 +16,19 @@ export interface Place {
 export const linkTo = (view: ViewName): string => `#/${view}`;
 export const linkToRecord = (recordId: string): string => `#/lookup/${recordId}`;
 
-function placeOf(hash: string): Place {
+function routeOf(hash: string): Route {
   const [view = '', recordId] = hash.replace(/^#\/?/, '').split('/');
   if (!Object.hasOwn(VIEWS, view)) return { view: 'overview', recordId: undefined };
   return { view: view as ViewName, recordId: view === 'lookup' && recordId ? recordId : undefined };
 }
 
-/** The place that the address names. */
-export function usePlace(): Place {
-  const [place, setPlace] = useState(() => placeOf(location.hash));
+/** The route that the address names. */
+export function useRoute(): Route {
+  const [route, setRoute] = useState(() => routeOf(location.hash));
   useEffect(() => {
-    const follow = () => setPlace(placeOf(location.hash));
+    const follow = () => setRoute(routeOf(location.hash));
     addEventListener('hashchange', follow);
     return () => removeEventListener('hashchange', follow);
   }, []);
-  return place;
+  return route;
 }

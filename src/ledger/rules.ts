@@ -9,9 +9,9 @@ import type {
   RecordHead,
   ResolutionNote,
   Resolved,
+  ResponseAsStored,
   Revision,
   StoredCompletion,
-  StoredResponse,
   Written,
 } from '../store/contract.ts';
 import type { Held, Replace, Write } from '../store/register.ts';
@@ -40,7 +40,7 @@ export interface RuleResult<Answer> {
 /** What a record means for a request. `completed` has its response as the store holds it. */
 export type Meaning =
   | Exclude<ExistingAnswer, { kind: 'completed' }>
-  | { kind: 'completed'; completion: StoredResponse; requestId: string };
+  | { kind: 'completed'; completion: ResponseAsStored; requestId: string };
 
 /** What an operator or a lookup says: executed with this result, or not executed. */
 export type StoredResolution = { as: 'completed'; completion: StoredCompletion } | { as: 'released' };

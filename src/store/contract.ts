@@ -74,7 +74,7 @@ export interface SealedResponse {
 export type StoredCompletion = Completion | SealedResponse;
 
 /** A response in the form in which stores keep it. */
-export type StoredResponse = Exclude<StoredCompletion, { kind: 'tombstone' }>;
+export type ResponseAsStored = Exclude<StoredCompletion, { kind: 'tombstone' }>;
 
 /** 16 random bytes, new with every write of a record. */
 export type Revision = Buffer;

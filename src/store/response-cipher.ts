@@ -5,9 +5,9 @@ import { systemRandom } from '../lib/random.ts';
 import {
   type IdempotencyRecord,
   type RecordHead,
+  type ResponseAsStored,
   type SealedResponse,
   type StoredCompletion,
-  type StoredResponse,
   UnreadableRecord,
 } from './contract.ts';
 import type { Encryption } from './options.ts';
@@ -73,7 +73,7 @@ export class ResponseCipher {
   }
 
   /** @throws {UnreadableRecord} if it is encrypted, and this gateway cannot decrypt it */
-  openResponse(recordId: RecordId, stored: StoredResponse): BackendResponse {
+  openResponse(recordId: RecordId, stored: ResponseAsStored): BackendResponse {
     return stored.kind === 'response' ? stored.response : this.#decrypt(recordId, stored);
   }
 
