@@ -1,6 +1,6 @@
 import { IncomingMessage, ServerResponse } from 'node:http';
 import { isDeepStrictEqual } from 'node:util';
-import express, { type Express } from 'express';
+import express, { type Express, type Request, type Response } from 'express';
 import { limitsOf } from '../config/merchant-limits.ts';
 import type { Config } from '../config/schema.ts';
 import type { Engine } from '../idempotency/engine.ts';
@@ -216,8 +216,7 @@ export function createApp(
         void admit(req, res, (refusal) =>
           refusal === undefined ? void checkHead(req, res, end) : end(refusal),
         );
-      // The types of Express lack this method of applications.
-      else void (app as unknown as Record<'handle', Middleware>).handle(req, res, end);
+      else app(req as Request, res as Response, end);
     },
   };
 }

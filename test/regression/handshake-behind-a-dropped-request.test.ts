@@ -35,7 +35,9 @@ test('a request behind a response that began before the shutdown is answered', a
   wire.write(head('GET /v3/echo', ALPHA));
   await wire.hears('begun');
   const shutdown = behind.shutdown();
-  await until(async () => (await behind.gateway.readiness.checks()).some(({ name, ok }) => name === 'draining' && !ok));
+  await until(async () =>
+    (await behind.gateway.readiness.checks()).some(({ name, ok }) => name === 'draining' && !ok),
+  );
   wire.write(head('GET /v3/echo', ALPHA) + WEB_SOCKET);
   (await begun).end();
   expect((await wire.answer()).status).toBe(200);

@@ -2,7 +2,7 @@ import { expect, it } from 'vitest';
 import { read } from '../support/repository.ts';
 
 /** A file of tests with the titles that a document names behind it: `[file](../test/…): “title”, “title”`. */
-const CITED = /\[[^\]]+\]\(\.\.\/(test\/[\w./-]+\.ts)\)((?:[:,] “[^”]+”)*)/g;
+const CITED = /\[[^\]]+\]\((?:\.\.\/)+(test\/[\w./-]+\.ts)\)((?:[:,] “[^”]+”)*)/g;
 
 /** Every test, and every group of tests, that the documents claim to exist. */
 function namedIn(document: string): { file: string; titles: string[] }[] {
@@ -15,6 +15,7 @@ function namedIn(document: string): { file: string; titles: string[] }[] {
 it.each([
   ['docs/comparison.md', 15],
   ['docs/threat-model.md', 40],
+  ['docs/adr/0005-dependencies-and-pins.md', 18],
 ])('%s names tests that there are', (document, least) => {
   const named = namedIn(document);
   expect(named.flatMap(({ titles }) => titles).length).toBeGreaterThanOrEqual(least);
