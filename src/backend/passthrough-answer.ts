@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { contextOf } from '../lib/context.ts';
-import { type Problem, problem, problemDocument, sendProblem } from '../lib/problem.ts';
+import { type Problem, problem, problemDocument, sendProblemOrCut } from '../lib/problem.ts';
 import { answerFields, ORIGINAL_REQUEST_ID, writable } from '../requests/fields.ts';
 import { endToEndHeaders } from './headers.ts';
 
@@ -59,13 +59,7 @@ export function refuseAnswer(req: IncomingMessage, res: ServerResponse): void {
   const context = contextOf(req);
   const refusal = incomplete();
   context.outcome = refusal.code;
-  giveUp(res, refusal, context.requestId);
-}
-
-/** Answers with a problem. If a response has begun, closes its connection: a truncated response must not look complete. */
-export function giveUp(res: ServerResponse, refusal: Problem, requestId: string): void {
-  if (res.headersSent) res.destroy();
-  else sendProblem(res, problemDocument(refusal, requestId));
+  sendProblemOrCut(res, problemDocument(refusal, context.requestId));
 }
 
 export const incomplete = (status = 502): Problem =>

@@ -5,10 +5,17 @@ import type { Socket } from 'node:net';
 import { createProxyMiddleware, type Plugin } from 'http-proxy-middleware';
 import type { ClientTls } from '../lib/client-tls.ts';
 import { contextOf } from '../lib/context.ts';
-import { type Problem, problem, problemDocument, sendProblem, sendProblemOnSocket } from '../lib/problem.ts';
+import {
+  type Problem,
+  problem,
+  problemDocument,
+  sendProblem,
+  sendProblemOnSocket,
+  sendProblemOrCut,
+} from '../lib/problem.ts';
 import type { RawHeaders } from './headers.ts';
 import type { UpstreamOptions } from './options.ts';
-import { answer, giveUp, incomplete, refuseAnswer, setRequestId } from './passthrough-answer.ts';
+import { answer, incomplete, refuseAnswer, setRequestId } from './passthrough-answer.ts';
 
 export interface PassthroughOptions {
   upstream: UpstreamOptions;
@@ -161,18 +168,17 @@ function timersAndAnswers(options: PassthroughOptions): Plugin {
       const refusal = failure(error as NodeJS.ErrnoException, passedThrough !== 'connecting');
       context.outcome = refusal.code;
       if (!res) return;
-      if ('writeHead' in res) giveUp(res as ServerResponse, refusal, context.requestId);
+      const document = problemDocument(refusal, context.requestId);
+      if ('writeHead' in res) sendProblemOrCut(res as ServerResponse, document);
       // After the upgrade the merchant would read an HTTP response as a WebSocket frame.
       else if (passedThrough === 'upgraded') res.destroy();
-      else sendProblemOnSocket(res as Socket, problemDocument(refusal, context.requestId));
+      else sendProblemOnSocket(res as Socket, document);
     });
   };
 }
 
 const overloaded = (): Problem =>
-  problem('overloaded', 'Too many streams to the backend are open. The request was not sent; ask again.', {
-    retryAfterS: 1,
-  });
+  problem('overloaded', 'Too many streams to the backend are open. The request was not sent; ask again.');
 
 function failure({ code }: NodeJS.ErrnoException, connected: boolean): Problem {
   if (!connected) return problem('upstream_unreachable', 'The backend cannot be reached; nothing was sent.');

@@ -7,14 +7,12 @@ import type { Access } from '../telemetry/access.ts';
 
 /** Begins a request's context. Refuses the request if the gateway shuts down or too many requests are in flight. */
 export function admit(access: Access, maxInFlight: number, lifecycle: Lifecycle): Middleware {
-  const retrySoon = { retryAfterS: 1 };
   return (req, res, next) => {
     access.begin(req, res);
     // `Connection: close` keeps the client from sending another request on a connection that will be closed.
     if (lifecycle.draining) res.shouldKeepAlive = false;
-    if (lifecycle.closing) next(problem('shutting_down', 'The request was not sent; retry.', retrySoon));
-    else if (access.open > maxInFlight)
-      next(problem('overloaded', 'The request was not sent; retry.', retrySoon));
+    if (lifecycle.closing) next(problem('shutting_down', 'The request was not sent; retry.'));
+    else if (access.open > maxInFlight) next(problem('overloaded', 'The request was not sent; retry.'));
     else next();
   };
 }

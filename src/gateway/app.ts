@@ -11,7 +11,7 @@ import { protect } from '../idempotency/protect.ts';
 import { type Authenticator, authenticate } from '../keys/authenticate.ts';
 import { authorise } from '../keys/authorise.ts';
 import { contextOf, type Middleware } from '../lib/context.ts';
-import { isProblem, problem, problemDocument, sendProblem } from '../lib/problem.ts';
+import { isProblem, problem, problemDocument, sendProblemOrCut } from '../lib/problem.ts';
 import {
   BodyBudget,
   type BodyLimits,
@@ -244,8 +244,6 @@ function refusalAnswerer(logger: Logger) {
     context.outcome = answer.code;
     if (answer !== refusal)
       logger.error({ requestId, traceId, err: refusal }, 'a request failed within the gateway');
-    // A truncated response must not look complete, so the connection is closed.
-    if (res.headersSent) res.destroy();
-    else sendProblem(res, problemDocument(answer, requestId));
+    sendProblemOrCut(res, problemDocument(answer, requestId));
   };
 }

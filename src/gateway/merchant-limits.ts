@@ -61,7 +61,7 @@ export class MerchantLimits {
         RateLimit: '"in-flight";r=0',
       };
       const detail = `${most} of your requests are in flight. This one was not sent; retry with the same key.`;
-      return problem('rate_limited', detail, { retryAfterS: 1, headers });
+      return problem('rate_limited', detail, { headers });
     }
     this.#inFlight.set(code, others + 1);
     onEnd(contextOf(req), () => this.#leave(code));

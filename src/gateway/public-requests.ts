@@ -1,9 +1,8 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { giveUp } from '../backend/passthrough-answer.ts';
 import { readKey } from '../idempotency/key.ts';
 import { contextOf, hasBody, type Middleware, onEnd } from '../lib/context.ts';
-import { type Problem, problem } from '../lib/problem.ts';
-import { type BodyLimits, takeBody } from '../requests/body.ts';
+import { type Problem, problem, problemDocument, sendProblemOrCut } from '../lib/problem.ts';
+import { type BodyLimits, lateBody, takeBody } from '../requests/body.ts';
 import { hasField } from '../requests/fields.ts';
 import { mayHaveMembers, overrideInBody } from '../requests/members.ts';
 import type { PublicPaths } from '../requests/public-paths.ts';
@@ -43,12 +42,12 @@ function limitUpload(req: IncomingMessage, res: ServerResponse, bodyTimeoutMs: n
   const context = contextOf(req);
   const timer = setTimeout(() => {
     if (req.complete) return;
-    const refusal = problem('request_timeout', `The request body did not arrive within ${bodyTimeoutMs} ms.`);
+    const refusal = lateBody(bodyTimeoutMs);
     context.outcome = refusal.code;
     // After an answer, Node does not tell the request that its connection has closed. The backend must not wait for the rest.
     const aborted = Object.assign(new Error('aborted'), { code: 'ECONNRESET' });
     req.socket.once('close', () => req.destroy(aborted));
-    giveUp(res, refusal, context.requestId);
+    sendProblemOrCut(res, problemDocument(refusal, context.requestId));
   }, bodyTimeoutMs);
   onEnd(context, () => clearTimeout(timer));
 }
@@ -66,7 +65,7 @@ export class PublicShare {
   enter(req: IncomingMessage): Problem | undefined {
     if (this.#open >= this.#most) {
       const detail = 'Too many public requests are in flight. The request was not sent; ask again.';
-      return problem('overloaded', detail, { retryAfterS: 1 });
+      return problem('overloaded', detail);
     }
     this.#open++;
     onEnd(contextOf(req), () => this.#open--);

@@ -31,7 +31,7 @@ export function answerOf(result: Result): Answer {
         headers: { [ORIGINAL_REQUEST_ID]: result.requestId },
       });
     case 'in_flight':
-      return refusal('request_in_flight', `The first request with this key still runs; ${RETRY}`, SOON);
+      return refusal('request_in_flight', `The first request with this key still runs; ${RETRY}`);
     case 'mismatch': {
       const detail = 'This key was used for another request; a new request needs a new key.';
       return refusal('idempotency_key_reused', detail);
@@ -42,17 +42,16 @@ export function answerOf(result: Result): Answer {
       return refusal('outcome_unknown', detail, { headers: { [ORIGINAL_REQUEST_ID]: result.requestId } });
     }
     case 'closing':
-      return refusal('shutting_down', NOT_SENT, SOON);
+      return refusal('shutting_down', NOT_SENT);
     case 'overloaded':
       return overloaded();
     case 'store_unavailable':
-      return refusal('store_unavailable', NOT_SENT, SOON);
+      return refusal('store_unavailable', NOT_SENT);
   }
 }
 
 const RETRY = 'retry with the same key.';
 const NOT_SENT = `The request was not sent; ${RETRY}`;
-const SOON = { retryAfterS: 1 };
 
 const OUTCOMES: Record<Decision, string> = {
   complete: 'executed',
@@ -63,7 +62,7 @@ const OUTCOMES: Record<Decision, string> = {
 /** No slot became free in time, or the queue for slots is full. */
 export function overloaded(): Answer {
   const detail = 'No connection to the backend is free. The request was not sent; retry.';
-  return refusal('overloaded', detail, SOON);
+  return refusal('overloaded', detail);
 }
 
 /** @param outcome the outcome of a complete response: executed, released, forwarded, outcome_unknown */

@@ -63,9 +63,6 @@ const UNCHECKED: Record<'overloaded' | 'failed', Authentication> = {
   overloaded: refused(
     'overloaded',
     'Too many secret keys are being checked. The request was not sent; retry.',
-    {
-      retryAfterS: 1,
-    },
   ),
   failed: refused(
     'upstream_unreachable',

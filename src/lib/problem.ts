@@ -12,9 +12,11 @@ type Executed = 'no' | 'perhaps' | 'yes';
  */
 type Retry = 'same_key' | 'new_key' | 'never';
 
+type Row = [status: number, executed: Executed, retry: Retry, title: string, retryAfterS?: number];
+
 /**
- * The gateway's own answers: code → status, whether the request that gets the answer was executed, what to do next, and the title.
- * Codes are stable. docs/merchants.md explains them.
+ * The gateway's own answers: code → status, whether the request that gets the answer was executed, what to do next, the title, and
+ * the usual `Retry-After`. Codes are stable. docs/merchants.md explains them.
  *
  * `new_key` is only for requests without a usable key, and for those that every configuration refuses. Any other refusal may follow an
  * execution whose answer was lost.
@@ -32,17 +34,17 @@ export const problems = {
   request_timeout: [408, 'no', 'same_key', 'The request body did not arrive in time'],
   body_too_large: [413, 'no', 'never', 'The request body is too large'],
   idempotency_key_reused: [422, 'no', 'never', 'The idempotency key belongs to another request'],
-  rate_limited: [429, 'no', 'same_key', 'The merchant sends too many requests; nothing was sent'],
-  request_in_flight: [409, 'perhaps', 'same_key', 'The first request with this key still runs'],
+  rate_limited: [429, 'no', 'same_key', 'The merchant sends too many requests; nothing was sent', 1],
+  request_in_flight: [409, 'perhaps', 'same_key', 'The first request with this key still runs', 1],
   outcome_unknown: [409, 'perhaps', 'never', 'It cannot be known whether the request was executed'],
   response_not_stored: [409, 'yes', 'never', 'The request was executed, but its result is not stored'],
   loop_detected: [508, 'no', 'never', 'The request has passed this gateway before; nothing was sent'],
-  store_unavailable: [503, 'no', 'same_key', 'The idempotency store cannot be reached; nothing was sent'],
+  store_unavailable: [503, 'no', 'same_key', 'The idempotency store cannot be reached; nothing was sent', 1],
   upstream_unreachable: [502, 'no', 'same_key', 'The backend cannot be reached; nothing was sent'],
-  overloaded: [503, 'no', 'same_key', 'The gateway is overloaded; nothing was sent'],
-  shutting_down: [503, 'no', 'same_key', 'The gateway is shutting down; nothing was sent'],
+  overloaded: [503, 'no', 'same_key', 'The gateway is overloaded; nothing was sent', 1],
+  shutting_down: [503, 'no', 'same_key', 'The gateway is shutting down; nothing was sent', 1],
   internal_error: [500, 'perhaps', 'same_key', 'The gateway failed'],
-} satisfies Record<string, [status: number, executed: Executed, retry: Retry, title: string]>;
+} satisfies Record<string, Row>;
 
 export type ProblemCode = keyof typeof problems;
 
@@ -66,16 +68,16 @@ export const isProblem = (value: unknown): value is Problem =>
 export interface ProblemOptions {
   /** Overrides the usual status of the code; `outcome_unknown` also has 502 and 504. */
   status?: number;
-  /** Sets `Retry-After`. Whole seconds. */
+  /** Overrides the usual `Retry-After` of the code. Whole seconds. */
   retryAfterS?: number;
   headers?: Record<string, string>;
 }
 
 export function problem(code: ProblemCode, detail: string, options: ProblemOptions = {}): Problem {
-  const [status, , , title] = problems[code];
-  const headers = { ...options.headers };
-  if (options.retryAfterS !== undefined) headers['Retry-After'] = String(options.retryAfterS);
-  return { code, status: options.status ?? status, title, detail, headers };
+  const [status, , , title, soonS]: Row = problems[code];
+  const { retryAfterS = soonS, headers = {} } = options;
+  const retryAfter = retryAfterS !== undefined && { 'Retry-After': String(retryAfterS) };
+  return { code, status: options.status ?? status, title, detail, headers: { ...headers, ...retryAfter } };
 }
 
 /** All codes, for tests of documents and alerts. */
@@ -147,6 +149,12 @@ export function sendProblem(res: ServerResponse, { status, headers, body }: Prob
   // Node would parse the rest of an unread body as the next request.
   if (hasBody(res.req) && !res.req.complete) res.shouldKeepAlive = false;
   res.end(body);
+}
+
+/** As {@link sendProblem}, but cuts off a response that has begun: a truncated one must not look complete. */
+export function sendProblemOrCut(res: ServerResponse, document: ProblemDocument): void {
+  if (res.headersSent) res.destroy();
+  else sendProblem(res, document);
 }
 
 /** Answers on a socket for which Node has no response object, and closes the connection. */

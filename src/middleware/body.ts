@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http';
 import { hasBody } from '../lib/context.ts';
-import { type Problem, problem } from '../lib/problem.ts';
-import type { BodyLimits } from '../requests/body.ts';
+import type { Problem } from '../lib/problem.ts';
+import { type BodyLimits, lateBody, tooLargeBody } from '../requests/body.ts';
 
 /** The application that uses the middleware bounds how many requests it takes. */
 type Limits = Omit<BodyLimits, 'budget'>;
@@ -77,8 +77,7 @@ async function peekBody(
   req: IncomingMessage,
   { bodyBytes, bodyTimeoutMs }: Limits,
 ): Promise<FoundBody | 'gone' | Problem> {
-  const tooLarge = () => problem('body_too_large', `The request body is larger than ${bodyBytes} bytes.`);
-  if (Number(req.headers['content-length'] ?? 0) > bodyBytes) return tooLarge();
+  if (Number(req.headers['content-length'] ?? 0) > bodyBytes) return tooLargeBody(bodyBytes);
   if (req.readableEncoding !== null || req.listenerCount('data') > 0)
     throw new Error(
       'another middleware reads the body before idempotency(): keep it in req.rawBody or req.body',
@@ -103,7 +102,7 @@ async function peekBody(
         chunks.push(chunk);
         bytes += chunk.length;
       }
-      if (bytes > bodyBytes) return end(tooLarge());
+      if (bytes > bodyBytes) return end(tooLargeBody(bodyBytes));
       if (!req.complete) return;
       const body = Buffer.concat(chunks);
       // Node emits `end` in the next tick, unless the request has data again by then.
@@ -112,10 +111,7 @@ async function peekBody(
     };
     const onEnd = () => end({ bytes: NO_BODY, isRaw: true });
     const onClose = () => end('gone');
-    const timer = setTimeout(
-      () => end(problem('request_timeout', `The request body did not arrive within ${bodyTimeoutMs} ms.`)),
-      bodyTimeoutMs,
-    );
+    const timer = setTimeout(() => end(lateBody(bodyTimeoutMs)), bodyTimeoutMs);
     req.on('readable', onReadable).on('end', onEnd).on('close', onClose).on('error', onClose);
   });
 }

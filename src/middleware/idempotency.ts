@@ -337,7 +337,7 @@ const handlerLate = (): Problem =>
 /** The refusal of a request whose handler was not called. There is no backend that could not be reached. */
 function problemBefore(refusal: Problem): Problem {
   if (refusal.code !== 'upstream_unreachable') return refusal;
-  return problem('overloaded', 'The request was not executed; retry with the same key.', { retryAfterS: 1 });
+  return problem('overloaded', 'The request was not executed; retry with the same key.');
 }
 
 /** Removes all header fields that are set on a response. */

@@ -105,14 +105,19 @@ function takenOf(req: IncomingMessage, result: BodyResult, bodyTimeoutMs: number
       return problem(
         'overloaded',
         'Too many request bodies are held in memory. The request was not sent; retry.',
-        { retryAfterS: 1 },
       );
     case 'timeout':
-      return problem('request_timeout', `The request body did not arrive within ${bodyTimeoutMs} ms.`);
+      return lateBody(bodyTimeoutMs);
     case 'aborted':
       return 'gone';
   }
 }
+
+export const lateBody = (bodyTimeoutMs: number): Problem =>
+  problem('request_timeout', `The request body did not arrive within ${bodyTimeoutMs} ms.`);
+
+export const tooLargeBody = (bodyBytes: number): Problem =>
+  problem('body_too_large', `The request body is larger than ${bodyBytes} bytes.`);
 
 /** Takes the body of a request that must be held in memory: as {@link takeBody}, but a body that is too large is a problem. */
 export async function takeWholeBody(
@@ -122,7 +127,7 @@ export async function takeWholeBody(
 ): Promise<'read' | 'gone' | Problem> {
   const taken = await takeBody(req, res, limits);
   if (taken !== 'too_large') return taken;
-  return problem('body_too_large', `The request body is larger than ${limits.bodyBytes} bytes.`);
+  return tooLargeBody(limits.bodyBytes);
 }
 
 /** Sends `100 Continue` if the merchant waits for it. Must not be called before the request was authenticated. */
