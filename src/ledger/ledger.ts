@@ -133,7 +133,13 @@ export class Ledger {
       return rules.start(held, execution, this.#own, stamp);
     };
     // Nothing is there, as far as this gateway knows, so the rule writes.
-    return this.#apply(recordId, undefined, rule, this.#told(recordId), execution) as Promise<StartAnswer>;
+    return this.#apply(
+      recordId,
+      undefined,
+      rule,
+      this.#decrypter(recordId),
+      execution,
+    ) as Promise<StartAnswer>;
   }
 
   /** Answers what the record means for this request, as `start` would. If its owner is dead, marks it in doubt first. */
@@ -146,12 +152,12 @@ export class Ledger {
   }): Promise<PeekAnswer> {
     const rule: Rule<{ kind: 'absent' } | rules.Meaning> = (held, stamp) =>
       rules.peek(held, fingerprint, stamp);
-    const told = this.#told<{ kind: 'absent' }>(recordId);
+    const decrypt = this.#decrypter<{ kind: 'absent' }>(recordId);
     const seen = await this.#register.read(recordId);
-    const answer = await this.#apply(recordId, seen, rule, told);
+    const answer = await this.#apply(recordId, seen, rule, decrypt);
     // Most reads are polls that find none of these. Only what a merchant acts on must survive a failover.
     if (!this.#register.replicates || !FINAL.has(answer.kind)) return answer;
-    return await this.#apply(recordId, await this.#register.read(recordId, true), rule, told);
+    return await this.#apply(recordId, await this.#register.read(recordId, true), rule, decrypt);
   }
 
   /**
@@ -395,14 +401,14 @@ export class Ledger {
    * @param starter learns what is written for it. Its later events begin with that, so it must not learn of a write that may never
    *   have happened: a complete that is repeated would take itself for done
    */
-  #apply<Answer, Told>(
+  #apply<Answer, Final>(
     id: RecordId,
     guess: Seen | undefined,
     rule: Rule<Answer>,
-    finish: (answer: Answer) => Told,
+    finish: (answer: Answer) => Final,
     starter?: Owner,
     round = 0,
-  ): Told | Promise<Told> {
+  ): Final | Promise<Final> {
     if (guess && guess.isLeased === undefined)
       return this.#askNodes(id, guess).then((held) => this.#apply(id, held, rule, finish, starter, round));
     const { answer, write } = rule(guess as Held | undefined, this.#stamp());
@@ -455,8 +461,8 @@ export class Ledger {
     return { record, expiresInMs: record.lifetimes.inDoubtRetentionMs - ageMs, isLeased };
   }
 
-  /** Makes what a rule says of a record the answer to a request. */
-  #told<Answer extends { kind: 'started' | 'absent' }>(recordId: RecordId) {
+  /** Returns a function that decrypts the response in a rule's answer. */
+  #decrypter<Answer extends { kind: 'started' | 'absent' }>(recordId: RecordId) {
     return (answer: Answer | rules.Meaning): Answer | ExistingAnswer => {
       if (answer.kind !== 'completed') return answer;
       const { kind, completion, requestId } = answer;

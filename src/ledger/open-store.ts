@@ -34,7 +34,7 @@ const SHORTEST_COPY_TIMEOUT_MS = 10_000;
 /** The store has just reached the same Redis. */
 const CONNECT_WITHIN_MS = 1000;
 
-const openUnobserved: NonNullable<StoreEvents['openCertificate']> = (name, paths) =>
+const openSilently: NonNullable<StoreEvents['openCertificate']> = (name, paths) =>
   WatchedCertificate.open({ name, paths, clock: systemClock });
 
 /**
@@ -73,7 +73,7 @@ export async function openRegister(
   { store, lock }: Pick<StoreSections, 'store' | 'lock'>,
   gatewayId: string,
   clock: Clock,
-  { openCertificate = openUnobserved, ...events }: StoreEvents = {},
+  { openCertificate = openSilently, ...events }: StoreEvents = {},
 ): Promise<Register> {
   // Import only the configured store: its dependencies take time to load.
   if (store.kind === 'redis') {
@@ -100,7 +100,7 @@ export async function openCopyRegister(
     return await SqliteCopyRegister.open({ ...store, timeoutMs, clock });
   }
   const { RedisCopyRegister } = await import('../store/redis/copy-register.ts');
-  const options = await redisOptions(store, lock, openUnobserved);
+  const options = await redisOptions(store, lock, openSilently);
   return await RedisCopyRegister.open({ ...options, timeoutMs, clock, gatewayId: `copy:${process.pid}` });
 }
 
@@ -114,7 +114,7 @@ export async function openCopyRegister(
 export async function openRedis(
   store: StoreOptions,
   timeoutMs: number,
-  openCertificate = openUnobserved,
+  openCertificate = openSilently,
 ): Promise<RedisClient | undefined> {
   if (store.kind !== 'redis') return undefined;
   const { connect, createClient } = await import('../store/redis/client.ts');
@@ -128,7 +128,7 @@ export async function openRedis(
 async function redisOptions(
   store: RedisSection,
   { nodes: lockNodes }: StoreSections['lock'],
-  openCertificate: typeof openUnobserved,
+  openCertificate: typeof openSilently,
 ) {
   const { replicas, mayLoseOnFailover } = store.durability;
   const tls = await tlsOf(store, openCertificate);
@@ -138,7 +138,7 @@ async function redisOptions(
 /** Makes the TLS of the section `store.tls`. Without that section, a server's certificate must come from a well-known authority. */
 async function tlsOf(
   { tls }: RedisSection,
-  openCertificate: typeof openUnobserved,
+  openCertificate: typeof openSilently,
 ): Promise<ClientTls | undefined> {
   return typeof tls === 'object'
     ? new ClientTls(await openCertificate('store.tls', tls), tls.serverName)

@@ -69,7 +69,7 @@ export interface RequestContext {
   readonly client: Client;
   /** The trace that the request belongs to, if it came with a valid `traceparent` or one was begun. 32 hexadecimal digits. */
   traceId?: string | undefined;
-  /** The request keeps the trace that it came with, which is not recorded, as its flag says. */
+  /** The request keeps the trace that it came with, which is not sampled, as its flag says. */
   isUnsampled?: boolean;
   /** Replaces the trace context that came, which is otherwise passed on. */
   traceContext?: TraceContext | undefined;
@@ -126,7 +126,7 @@ export function onEnd(context: RequestContext, end: () => void): void {
   context.ends.push(end);
 }
 
-/** The trace id for exemplars. Undefined also if the trace is not recorded: an exemplar would lead nowhere. */
+/** The trace id for exemplars, if the trace is sampled. Otherwise an exemplar would lead nowhere. */
 export const exemplarIdOf = ({ traceId, traceContext, isUnsampled }: RequestContext): string | undefined =>
   isUnsampled || traceContext?.isSampled === false ? undefined : traceId;
 

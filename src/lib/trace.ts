@@ -6,7 +6,7 @@ export interface TraceContext {
   traceparent: string;
   /** The `tracestate` that came belongs to this trace, so it is passed on. Otherwise it is dropped. */
   keepState: boolean;
-  /** The gateway records the request, or asks the backend to. */
+  /** The trace is sampled, by the gateway or at its request by the backend. */
   isSampled: boolean;
 }
 
@@ -66,7 +66,7 @@ export interface RequestEnd {
   merchantGone: boolean;
 }
 
-/** The spans of one request that is recorded. A request that is not recorded has none, and costs nothing. */
+/** The spans of one sampled request. A request that is not sampled has none, and costs nothing. */
 export interface Spans {
   begin(step: StepName): Step;
   /** Begins sending to the backend. From now on the request's trace context names this step's span. */
