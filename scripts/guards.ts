@@ -33,7 +33,8 @@ export const guards: readonly Guard[] = Object.values(sections).flat();
 
 export const testOf = ([, , [test]]: Guard): string => `test/${test}.test.ts`;
 
-const DECLARATION = /^( *)(?:(?:export|async|static|readonly|get|const|class|function\*?|local) )*([\w#]+)/;
+const DECLARATION =
+  /^( *)(?:(?:export|protected|async|static|readonly|get|const|class|function\*?|local) )*([\w#]+)/;
 
 /** The numbers of the lines of what is declared as `name`: up to a line that is indented no further, but not to `): Type {`. */
 function linesOf(lines: readonly string[], name: string): Set<number> {

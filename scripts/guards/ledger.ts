@@ -45,7 +45,7 @@ export const ledgerGuards: readonly Guard[] = [
   ],
   [
     'an owner counts as dead although the lock nodes have its lease',
-    [LEDGER, '#askNodes', 'rules.needsLease(seen)', 'false'],
+    ['src/ledger/reader.ts', 'askNodes', 'rules.needsLease(seen)', 'false'],
     ['contract/redis-lock-nodes', 'no owner counts as dead while most lock nodes are down'],
   ],
 ];

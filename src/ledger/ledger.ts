@@ -1,20 +1,13 @@
-import type { Fingerprint, RecordId, Token } from '../lib/brands.ts';
+import type { RecordId, Token } from '../lib/brands.ts';
 import { type Clock, momentOf, sinceMs, systemClock } from '../lib/clock.ts';
 import type { Completion } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
 import {
-  type AuditRecord,
   type CountedNote,
   type DoubtCount,
   type Execution,
   type ExistingAnswer,
-  type IdempotencyRecord,
-  type KeyRecord,
-  type ListedRecord,
-  type ListFilter,
-  type Listing,
   type Mode,
-  type OperationDoubts,
   type Owner,
   type OwnerMemory,
   type PeekAnswer,
@@ -25,13 +18,13 @@ import {
   StoreClosed,
   type StoreHealth,
   StoreUnavailable,
-  type StoreUsage,
   UnreadableRecord,
   type UsedMark,
   type Written,
 } from '../store/contract.ts';
-import type { Held, Listed, Register, Reply, Seen, Write } from '../store/register.ts';
+import type { Held, Register, Reply, Seen, Write } from '../store/register.ts';
 import { ResponseCipher } from '../store/response-cipher.ts';
+import { LedgerReader } from './reader.ts';
 import type { RuleResult, Stamp } from './rules.ts';
 import * as rules from './rules.ts';
 
@@ -44,13 +37,6 @@ export interface LedgerOptions extends RecordDefaults {
 
 /** Each refusal means that another request has changed the record meanwhile. No history needs as many. */
 const ROUNDS = 4;
-/** Executing records that are younger are not looked at when keys in doubt are counted. */
-const YOUNG_MS = 1000;
-/** How many records are read at once when keys in doubt are counted. */
-const READ_AT_ONCE = 64;
-/** More operations than this in one store are counted as `other`, so that damaged names cannot fill the memory. */
-const MOST_OPERATIONS = 1000;
-
 type Rule<Answer> = (held: Held | undefined, stamp: Stamp) => RuleResult<Answer>;
 
 /**
@@ -68,51 +54,25 @@ type Rule<Answer> = (held: Held | undefined, stamp: Stamp) => RuleResult<Answer>
  * **Unreadable records.** A value that is not a valid record is never treated as absent. A method that needs the record
  * throws {@link UnreadableRecord}.
  */
-export class Ledger {
-  readonly #register: Register;
+export class Ledger extends LedgerReader {
   readonly #own: RecordDefaults;
-  readonly #clock: Clock;
   readonly #random: Random;
-  readonly #cipher: ResponseCipher;
   /**
    * A copy has closed the store. This process starts nothing any more, even if the store opens again: it may have lost its mark
    * together with its records.
    */
   #closed: StoreClosed | undefined;
 
-  constructor(
-    register: Register,
-    {
-      gatewayId,
-      lifetimes,
-      clock = systemClock,
-      random = systemRandom,
-      cipher = new ResponseCipher(),
-    }: LedgerOptions,
-  ) {
-    this.#register = register;
+  constructor(register: Register, options: LedgerOptions) {
+    const { gatewayId, lifetimes, clock = systemClock, random = systemRandom } = options;
+    super(register, clock, options.cipher ?? new ResponseCipher());
     this.#own = { gatewayId, lifetimes };
-    this.#clock = clock;
     this.#random = random;
-    this.#cipher = cipher;
-  }
-
-  get usage(): StoreUsage | undefined {
-    return this.#register.usage;
   }
 
   /** Why starts and restarts are refused now, as far as the store knows without a command. */
   get refusing(): string | undefined {
-    return this.#closed?.message ?? this.#register.refusing;
-  }
-
-  /** See {@link Register.connection}. */
-  get connection(): unknown {
-    return this.#register.connection;
-  }
-
-  onConnected(act: () => void): void {
-    this.#register.onConnected?.(act);
+    return this.#closed?.message ?? this.register.refusing;
   }
 
   /**
@@ -133,31 +93,20 @@ export class Ledger {
       return rules.start(held, execution, this.#own, stamp);
     };
     // Nothing is there, as far as this gateway knows, so the rule writes.
-    return this.#apply(
-      recordId,
-      undefined,
-      rule,
-      this.#decrypter(recordId),
-      execution,
-    ) as Promise<StartAnswer>;
+    const decrypt = this.#decrypter<{ kind: 'started' }>(recordId);
+    return this.#apply(recordId, undefined, rule, decrypt, execution) as Promise<StartAnswer>;
   }
 
   /** Answers what the record means for this request, as `start` would. If its owner is dead, marks it in doubt first. */
-  async peek({
-    recordId,
-    fingerprint,
-  }: {
-    recordId: RecordId;
-    fingerprint: Fingerprint;
-  }): Promise<PeekAnswer> {
+  async peek({ recordId, fingerprint }: Pick<Execution, 'recordId' | 'fingerprint'>): Promise<PeekAnswer> {
     const rule: Rule<{ kind: 'absent' } | rules.Meaning> = (held, stamp) =>
       rules.peek(held, fingerprint, stamp);
     const decrypt = this.#decrypter<{ kind: 'absent' }>(recordId);
-    const seen = await this.#register.read(recordId);
+    const seen = await this.register.read(recordId);
     const answer = await this.#apply(recordId, seen, rule, decrypt);
     // Most reads are polls that find none of these. Only what a merchant acts on must survive a failover.
-    if (!this.#register.replicates || !FINAL.has(answer.kind)) return answer;
-    return await this.#apply(recordId, await this.#register.read(recordId, true), rule, decrypt);
+    if (!this.register.replicates || !FINAL.has(answer.kind)) return answer;
+    return await this.#apply(recordId, await this.register.read(recordId, true), rule, decrypt);
   }
 
   /**
@@ -173,7 +122,7 @@ export class Ledger {
       memory.before = held?.record;
       return rules.restart(held, execution, this.#own, stamp);
     };
-    const seen = await this.#register.read(execution.recordId, true);
+    const seen = await this.register.read(execution.recordId, true);
     return await this.#apply(execution.recordId, seen, rule, same, execution);
   }
 
@@ -186,15 +135,15 @@ export class Ledger {
     const { recordId, token } = owner;
     owner.memory ??= this.#memory();
     const { memory } = owner;
-    const sent = momentOf(this.#clock);
+    const sent = momentOf(this.clock);
     // A superseded owner must not keep somebody else's dead record in flight.
-    const seen = await this.#register.read(recordId);
+    const seen = await this.register.read(recordId);
     if (!seen?.record.token.equals(token)) {
-      await this.#register.endLease(recordId, token);
+      await this.register.endLease(recordId, token);
       return 'stale';
     }
     if (seen.record.state === 'completed') return 'ok';
-    const renewed = await this.#register.renew(recordId, token, this.#own.lifetimes.leaseMs);
+    const renewed = await this.register.renew(recordId, token, this.#own.lifetimes.leaseMs);
     const wasLapsed = memory.mayHaveLapsed;
     // The first renewal takes the lease. A later one that has to take it again shows that it had lapsed.
     const lapsed = !this.#isAlive(memory) || renewed === 'lost' || (renewed === 'taken' && memory.hasRenewed);
@@ -218,7 +167,7 @@ export class Ledger {
    */
   complete(execution: Execution, completion: Completion, wasTold = false): Promise<Written> {
     const { recordId } = execution;
-    const sealed = this.#cipher.seal(recordId, completion);
+    const sealed = this.cipher.seal(recordId, completion);
     return this.#applyOwn(execution, (held, stamp) =>
       rules.complete(held, execution, sealed, wasTold, this.#own, stamp),
     );
@@ -256,46 +205,6 @@ export class Ledger {
   }
 
   /**
-   * For how long, by the store's clock, the record's age still shows everybody that this owner is alive; 0 or less if it does not. Asked
-   * before dispatch where a machine may release or restart the key.
-   */
-  async aliveForMs({ recordId, token }: Owner): Promise<number> {
-    const seen = await this.#register.read(recordId);
-    const isOwner = seen?.record.state === 'executing' && seen.record.token.equals(token);
-    return isOwner ? rules.youngForMs(seen) : 0;
-  }
-
-  async get(recordId: RecordId): Promise<IdempotencyRecord | undefined> {
-    const seen = await this.#register.read(recordId);
-    return seen && this.#cipher.open(recordId, seen.record);
-  }
-
-  /** Whether the record is executing and its owner is dead. Only reads. */
-  async isOwnerGone(recordId: RecordId): Promise<boolean> {
-    const seen = await this.#register.read(recordId);
-    return seen !== undefined && (await this.#isDead(recordId, seen));
-  }
-
-  /**
-   * In how many milliseconds the record expires, if there is one and nothing changes it. SQLite counts running time, so there the
-   * record can live longer.
-   */
-  async expiresInMs(recordId: RecordId): Promise<number | undefined> {
-    return (await this.#register.read(recordId))?.expiresInMs;
-  }
-
-  /**
-   * One page of records, in no particular order. A record that changes during the listing may be missing, or appear twice.
-   *
-   * @throws {UnknownCursor}
-   */
-  async list({ inDoubt, limit, cursor }: ListFilter): Promise<Listing> {
-    const page = await this.#register.list({ open: inDoubt, limit, cursor });
-    const records = await Promise.all(page.records.map((listed) => this.#listed(listed)));
-    return { ...page, records: records.filter((record) => !inDoubt || needsOperator(record)) };
-  }
-
-  /**
    * in doubt, or executing with a dead owner → completed under a new token, or absent. The new token makes a late
    * `complete` of the old owner stale. Adds an audit record in the same atomic step, and counts the resolution
    * ({@link DoubtCount}). Durable.
@@ -310,51 +219,12 @@ export class Ledger {
   ): Promise<Resolved> {
     const stored =
       resolution.as === 'completed'
-        ? { ...resolution, completion: this.#cipher.seal(recordId, resolution.completion) }
+        ? { ...resolution, completion: this.cipher.seal(recordId, resolution.completion) }
         : resolution;
     const token = this.#random.token();
-    const held = await this.#register.read(recordId);
+    const held = await this.register.read(recordId);
     const rule: Rule<Resolved> = (now, stamp) => rules.resolve(now, seen, stored, note, token, stamp);
     return await this.#apply(recordId, held, rule, same);
-  }
-
-  /**
-   * Counts the keys in doubt of all gateways. Never blocks a write, and reads in small steps.
-   *
-   * @param signal ends the counting; then the promise rejects
-   */
-  async countDoubts({ signal }: { signal?: AbortSignal | undefined } = {}): Promise<DoubtCount> {
-    const countedAtMs = this.#clock.wallMs();
-    const executingSinceMs = countedAtMs - YOUNG_MS;
-    const { inDoubt, old, resolutions } = await this.#register.countOpen({ executingSinceMs, signal });
-    const operations = new Map<string, OperationDoubts>();
-    let oldestSinceMs: number | undefined;
-    const add = (operation: string, number: number, ownerGone: number, sinceMs: number) => {
-      const isFull = operations.size >= MOST_OPERATIONS && !operations.has(operation);
-      const name = isFull ? 'other' : operation;
-      const known = operations.get(name) ?? { inDoubt: 0, ownerGone: 0 };
-      operations.set(name, { inDoubt: known.inDoubt + number, ownerGone: known.ownerGone + ownerGone });
-      // The time of a damaged record is no number.
-      if (Number.isFinite(sinceMs)) oldestSinceMs = Math.min(oldestSinceMs ?? sinceMs, sinceMs);
-    };
-    for (const [operation, { number, oldestMs }] of inDoubt) add(operation, number, 0, oldestMs);
-    for (let at = 0; at < old.length; at += READ_AT_ONCE) {
-      signal?.throwIfAborted();
-      const ids = old.slice(at, at + READ_AT_ONCE);
-      const found = await Promise.all(ids.map((id) => this.#deadExecuting(id)));
-      for (const record of found) if (record) add(record.operation, 1, 1, record.createdAtMs);
-    }
-    return { countedAtMs, operations, oldestSinceMs, resolutions };
-  }
-
-  /** The resolutions of a key, oldest first. Each is kept for at least {@link AUDIT_RETENTION_MS}. */
-  audit(recordId: RecordId): Promise<AuditRecord[]> {
-    return this.#register.audit(recordId);
-  }
-
-  /** Reads the store's mark, if a gateway has written one. */
-  readMark(mode: Mode): Promise<UsedMark | undefined> {
-    return this.#register.readMark(mode);
   }
 
   /**
@@ -362,23 +232,19 @@ export class Ledger {
    * Durable.
    */
   mark(mode: Mode): Promise<UsedMark> {
-    return this.#register.mark(mode);
+    return this.register.mark(mode);
   }
 
   /** Writes a probe record, because a store that can only read is not ready. Does not throw. */
   async health(): Promise<StoreHealth> {
-    const health = await this.#register.health();
+    const health = await this.register.health();
     if (health.isClosed) this.#closed ??= new StoreClosed(health.detail);
     return this.#closed ? { ...health, ok: false, isClosed: true, detail: this.#closed.message } : health;
   }
 
-  close(): Promise<void> {
-    return this.#register.close();
-  }
-
   /** Applies an event of an owner, which begins with what it wrote last. */
   async #applyOwn(owner: Owner, rule: Rule<Written>): Promise<Written> {
-    const guess = this.#guess(owner) ?? (await this.#register.read(owner.recordId));
+    const guess = this.#guess(owner) ?? (await this.register.read(owner.recordId));
     return await this.#apply(owner.recordId, guess, rule, same);
   }
 
@@ -388,7 +254,7 @@ export class Ledger {
     const nothing = { record: undefined, operation: '', expiresInMs: 0 } as const;
     // No record has this revision, so the write is refused. Its token is void then.
     const revision = this.#random.token();
-    const reply = await this.#register.replace(recordId, { kind: 'replace', revision, ...nothing, ...along });
+    const reply = await this.register.replace(recordId, { kind: 'replace', revision, ...nothing, ...along });
     const held = reply.done ? undefined : reply.held;
     return await this.#apply(recordId, held, (seen) => rules.takeBackStart(seen, token), same);
   }
@@ -410,7 +276,7 @@ export class Ledger {
     round = 0,
   ): Final | Promise<Final> {
     if (guess && guess.isLeased === undefined)
-      return this.#askNodes(id, guess).then((held) => this.#apply(id, held, rule, finish, starter, round));
+      return this.askNodes(id, guess).then((held) => this.#apply(id, held, rule, finish, starter, round));
     const { answer, write } = rule(guess as Held | undefined, this.#stamp());
     if (!write) return finish(answer);
     const isOwn = write.record?.token === starter?.token;
@@ -433,30 +299,30 @@ export class Ledger {
 
   #write(id: RecordId, write: Write): Promise<Reply> {
     if (this.#closed && (write.kind === 'create' || write.unlessClosed)) return Promise.reject(this.#closed);
-    return write.kind === 'create' ? this.#register.create(id, write) : this.#register.replace(id, write);
-  }
-
-  /** Lock nodes are asked only if the answer can depend on the lease. */
-  async #askNodes(id: RecordId, seen: Seen): Promise<Held> {
-    const isLeased = rules.needsLease(seen) && ((await this.#register.isLeased?.(id)) ?? false);
-    return { ...seen, isLeased };
+    return write.kind === 'create' ? this.register.create(id, write) : this.register.replace(id, write);
   }
 
   #memory(): OwnerMemory {
-    const sent = momentOf(this.#clock);
-    const record = undefined;
-    return { sent, alive: sent, hasRenewed: false, mayHaveLapsed: false, record, before: record };
+    const sent = momentOf(this.clock);
+    return {
+      sent,
+      alive: sent,
+      hasRenewed: false,
+      mayHaveLapsed: false,
+      record: undefined,
+      before: undefined,
+    };
   }
 
   #isAlive({ alive }: OwnerMemory): boolean {
-    return sinceMs(this.#clock, alive) < this.#own.lifetimes.leaseMs;
+    return sinceMs(this.clock, alive) < this.#own.lifetimes.leaseMs;
   }
 
   /** The record that this process wrote last for the owner. The store holds it unless somebody has changed it. */
   #guess({ memory }: Owner): Held | undefined {
     if (!memory?.record) return undefined;
     const { record, sent, mayHaveLapsed } = memory;
-    const ageMs = sinceMs(this.#clock, sent);
+    const ageMs = sinceMs(this.clock, sent);
     const isLeased = !mayHaveLapsed && this.#isAlive(memory);
     return { record, expiresInMs: record.lifetimes.inDoubtRetentionMs - ageMs, isLeased };
   }
@@ -466,35 +332,12 @@ export class Ledger {
     return (answer: Answer | rules.Meaning): Answer | ExistingAnswer => {
       if (answer.kind !== 'completed') return answer;
       const { kind, completion, requestId } = answer;
-      return { kind, response: this.#cipher.openResponse(recordId, completion), requestId };
+      return { kind, response: this.cipher.openResponse(recordId, completion), requestId };
     };
-  }
-
-  async #listed(listed: Listed): Promise<ListedRecord> {
-    if (listed.unreadable !== undefined) return { recordId: listed.id, unreadable: listed.unreadable };
-    const { id, head, expiresInMs, isLeased } = listed;
-    const unreadable = this.#cipher.whyUnknown(head.encryptionKeyId);
-    if (unreadable) return { recordId: id, unreadable };
-    return {
-      ...head,
-      recordId: id,
-      ownerGone: await this.#isDead(id, { record: head, expiresInMs, isLeased }),
-    };
-  }
-
-  async #isDead(id: RecordId, seen: Seen): Promise<boolean> {
-    if (seen.record.state !== 'executing') return false;
-    return !rules.isAlive(seen.isLeased === undefined ? await this.#askNodes(id, seen) : (seen as Held));
-  }
-
-  /** The record if it is executing and its owner is dead. A record that cannot be read is not counted. */
-  async #deadExecuting(id: RecordId): Promise<KeyRecord | undefined> {
-    const seen = await this.#register.read(id).catch(ignoreUnreadable);
-    return seen && (await this.#isDead(id, seen)) ? seen.record : undefined;
   }
 
   #stamp(): Stamp {
-    return { revision: this.#random.token(), wallMs: this.#clock.wallMs() };
+    return { revision: this.#random.token(), wallMs: this.clock.wallMs() };
   }
 }
 
@@ -503,11 +346,4 @@ export type Store = Pick<Ledger, keyof Ledger>;
 
 const FINAL: ReadonlySet<string> = new Set(['completed', 'tombstone', 'in_doubt']);
 
-const needsOperator = (record: ListedRecord): boolean =>
-  record.unreadable !== undefined || record.state === 'in_doubt' || record.ownerGone;
-
 const same = <T>(answer: T): T => answer;
-
-function ignoreUnreadable(error: unknown): undefined {
-  if (!(error instanceof UnreadableRecord)) throw error;
-}
