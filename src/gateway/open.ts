@@ -104,14 +104,11 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   closing.defer(() => keys.close());
   const openCertificate: Certificates['open'] = (name, paths) => certificates.open(name, paths);
   const ledger = await openLedger(config, clock, {
-    onUnreplicated: () => observer.unreplicated(),
-    onClockStep: (stepMs) => observer.clockStepped(stepMs),
-    onWriterReplaced: (error) => observer.writerReplaced(error),
-    onCommitted: (ms) => observer.committed(ms),
+    emit,
     openCertificate,
   });
   let watch: StoreWatch | undefined;
-  const store = measured(ledger, clock, observer, () => watch?.refusal);
+  const store = measured(ledger, clock, emit, () => watch?.refusal);
   closing.defer(() => store.close());
   if (ledger.usage) metrics.trackUsage(() => ledger.usage);
   const { identityFile: file } = tools;

@@ -1,19 +1,8 @@
 import type { RecordId } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
-import {
-  type StoreHealth,
-  StoreUnavailable,
-  type UnreadableReason,
-  UnreadableRecord,
-} from '../store/contract.ts';
+import { type StoreHealth, StoreUnavailable, UnreadableRecord } from '../store/contract.ts';
+import type { Emit } from '../telemetry/emit.ts';
 import type { Store } from './ledger.ts';
-
-export interface StoreObserver {
-  /** Called once for each finished command. `failed`: it threw, or a health check was not ok. `ms`: how long it took. */
-  commandEnded(command: string, result: 'ok' | 'failed', ms: number): void;
-  /** Called for each command that failed because its record cannot be read. `why`: for the operator. */
-  unreadable(recordId: RecordId, reason: UnreadableReason, why: string): void;
-}
 
 /** The methods that are timed, and the names of their commands. `countDoubts` is not among them, because it takes many. */
 export const TIMED = {
@@ -29,14 +18,14 @@ type Timed = keyof typeof TIMED;
 const NOT_FOR_MERCHANTS: ReadonlySet<Timed> = new Set(['expiresInMs', 'list', 'audit', 'readMark', 'mark']);
 
 /**
- * Wraps a store and reports the result and duration of each command.
+ * Wraps a store, and tells the result and duration of each command, and which record cannot be read.
  *
  * @param refusal why starts and restarts must not be sent to the store now, although it may take them
  */
 export function measured(
   store: Store,
   clock: Clock,
-  observer: StoreObserver,
+  emit: Emit,
   refusal: () => string | undefined = () => undefined,
 ): Store {
   const timed = (method: Timed) => {
@@ -45,8 +34,10 @@ export function measured(
     // Without an async function, which would add a promise to each command.
     return (...args: unknown[]) => {
       const startedMs = clock.monotonicMs();
-      const ended = (isOk: boolean) =>
-        observer.commandEnded(TIMED[method], isOk ? 'ok' : 'failed', clock.monotonicMs() - startedMs);
+      const ended = (isOk: boolean) => {
+        const labels = { command: TIMED[method], result: isOk ? 'ok' : 'failed' } as const;
+        emit('storeSeconds', labels, (clock.monotonicMs() - startedMs) / 1000);
+      };
       const why = mayBeRefused ? refusal() : undefined;
       const refused = why === undefined ? undefined : new StoreUnavailable(why, { maybeWritten: false });
       return (refused ? Promise.reject(refused) : send(...args)).then(
@@ -59,7 +50,7 @@ export function measured(
           const [subject] = args as [RecordId | { recordId: RecordId }];
           const recordId = typeof subject === 'object' ? subject.recordId : subject;
           if (error instanceof UnreadableRecord && !NOT_FOR_MERCHANTS.has(method))
-            observer.unreadable(recordId, error.reason, error.message);
+            emit('unreadable', { recordId, reason: error.reason, why: error.message });
           throw error;
         },
       );

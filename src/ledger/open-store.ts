@@ -7,18 +7,12 @@ import type { lockOptions, RedisSection, StoreOptions } from '../store/options.t
 import type { RedisClient } from '../store/redis/client.ts';
 import type { CopyRegister, Register } from '../store/register.ts';
 import { ResponseCipher } from '../store/response-cipher.ts';
+import type { Emit } from '../telemetry/emit.ts';
 import { Ledger } from './ledger.ts';
 
-/** What a store reports while it runs. */
-export interface StoreEvents {
-  /** Redis stored a result, but too few replicas acknowledged it in time. */
-  onUnreplicated?: () => void;
-  /** The wall clock of Redis' host was stepped. A positive `stepMs` (forwards) makes records expire early. */
-  onClockStep?: (stepMs: number) => void;
-  /** The SQLite writer thread died, and a new one replaces it. */
-  onWriterReplaced?: (error: Error) => void;
-  /** SQLite committed a transaction that changed something. `ms`: from BEGIN to the end of COMMIT. */
-  onCommitted?: (ms: number) => void;
+/** What a store tells while it runs, and what it opens. */
+export interface StoreTools {
+  emit?: Emit;
   /** Opens the files of `store.tls`. Default: reports nothing about them. */
   openCertificate?: (name: string, paths: CertificatePaths) => Promise<WatchedCertificate>;
 }
@@ -34,7 +28,7 @@ const SHORTEST_COPY_TIMEOUT_MS = 10_000;
 /** The store has just reached the same Redis. */
 const CONNECT_WITHIN_MS = 1000;
 
-const openSilently: NonNullable<StoreEvents['openCertificate']> = (name, paths) =>
+const openSilently: NonNullable<StoreTools['openCertificate']> = (name, paths) =>
   WatchedCertificate.open({ name, paths, clock: systemClock });
 
 /**
@@ -51,16 +45,12 @@ export async function prepareStore({ store }: Pick<StoreSections, 'store'>): Pro
  *
  * @throws {StoreUnavailable} with a message for the operator, if the store cannot be used
  */
-export async function openLedger(
-  sections: StoreSections,
-  clock: Clock,
-  events?: StoreEvents,
-): Promise<Ledger> {
+export async function openLedger(sections: StoreSections, clock: Clock, tools?: StoreTools): Promise<Ledger> {
   const { retentionMs, inDoubtRetentionMs } = sections.idempotency;
   const lifetimes = { leaseMs: sections.lock.leaseMs, retentionMs, inDoubtRetentionMs };
   const gatewayId = `${hostname()}:${process.pid}`;
   const cipher = new ResponseCipher(sections.store.encryption);
-  const register = await openRegister(sections, gatewayId, clock, events);
+  const register = await openRegister(sections, gatewayId, clock, tools);
   return new Ledger(register, { gatewayId, lifetimes, clock, cipher });
 }
 
@@ -73,16 +63,16 @@ export async function openRegister(
   { store, lock }: Pick<StoreSections, 'store' | 'lock'>,
   gatewayId: string,
   clock: Clock,
-  { openCertificate = openSilently, ...events }: StoreEvents = {},
+  { openCertificate = openSilently, ...tools }: StoreTools = {},
 ): Promise<Register> {
   // Import only the configured store: its dependencies take time to load.
   if (store.kind === 'redis') {
     const { RedisRegister } = await import('../store/redis/register.ts');
     const options = await redisOptions(store, lock, openCertificate);
-    return await RedisRegister.open({ ...options, ...events, clock, gatewayId });
+    return await RedisRegister.open({ ...options, ...tools, clock, gatewayId });
   }
   const { SqliteRegister } = await import('../store/sqlite/sqlite-register.ts');
-  return await SqliteRegister.open({ ...store, ...events, clock });
+  return await SqliteRegister.open({ ...store, ...tools, clock });
 }
 
 /**

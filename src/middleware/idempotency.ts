@@ -17,10 +17,9 @@ import { findClientInExpress } from '../requests/client-address.ts';
 import { valuesOf } from '../requests/fields.ts';
 import { isSafe } from '../requests/options.ts';
 import { Access } from '../telemetry/access.ts';
-import { Events } from '../telemetry/emit.ts';
+import { type Emit, Events } from '../telemetry/emit.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
-import { Observer } from '../telemetry/observer.ts';
 import { bodyOf, type ParsedRequest } from './body.ts';
 import { executions, handlerView, type Idempotency } from './execution.ts';
 import {
@@ -72,8 +71,7 @@ class Handlers {
   readonly #lifecycle = new Lifecycle();
   readonly #engine: Engine;
   readonly #lookups: Lookups;
-  readonly #events: Events;
-  readonly #observer: Observer;
+  readonly #emit: Emit;
   readonly #doubtGauges: ReturnType<typeof shareStoreMetrics>;
   readonly #recordings = new WeakMap<ServerResponse, Recording>();
   readonly #rawBodies = new WeakMap<IncomingMessage, Buffer>();
@@ -96,21 +94,21 @@ class Handlers {
       metrics: this.#metrics,
       clientOf: findClientInExpress,
     });
-    this.#events = new Events(this.#logger, this.#metrics);
-    this.#observer = new Observer(this.#metrics, this.#logger);
+    const events = new Events(this.#logger, this.#metrics);
+    const { emit } = events;
+    this.#emit = emit;
     const { executing, queued, queueTimeoutMs } = policy.limits;
     const slots = new Slots({ maxConnections: executing, maxQueued: queued, queueTimeoutMs }, systemClock);
-    const records = measured(store.store, systemClock, this.#observer, () => store.watch?.refusal);
+    const records = measured(store.store, systemClock, emit, () => store.watch?.refusal);
     const lookups = lookupsOf(options, policy, store);
-    this.#lookups = new Lookups(records, policy.layer, lookups, this.#events.emit, systemClock);
+    this.#lookups = new Lookups(records, policy.layer, lookups, emit, systemClock);
     void this.#lookups.lookUpAbandoned(store.lifetimes.leaseMs);
     const engineOptions = { ...policy, ...store.lifetimes };
-    this.#engine = new Engine(records, slots, engineOptions, this.#events.emit, systemClock, this.#lookups);
+    this.#engine = new Engine(records, slots, engineOptions, emit, systemClock, this.#lookups);
     this.#declareMetrics();
-    const metrics = this.#metrics;
-    const [logger, observer] = [this.#logger, this.#observer];
-    this.#doubtGauges = shareStoreMetrics(store, { metrics, clock: systemClock, logger, observer });
-    this.#events.on('resolved', () => this.#doubtGauges.resolved());
+    const [metrics, logger] = [this.#metrics, this.#logger];
+    this.#doubtGauges = shareStoreMetrics(store, { metrics, clock: systemClock, logger, emit });
+    events.on('resolved', () => this.#doubtGauges.resolved());
   }
 
   middleware(): IdempotencyMiddleware {
@@ -125,7 +123,7 @@ class Handlers {
       takeBody: (req, res) => this.#takeBody(req, res),
       send: (req, maySend, res, next) => this.#run(req, maySend, res, next),
       respond: (res, _context, answer, next) => this.#respond(res, answer, next),
-      emit: this.#events.emit,
+      emit: this.#emit,
     });
     const middleware = (req: Request, res: ServerResponse, next: Next): void => {
       if (req.idempotency) {
@@ -296,10 +294,7 @@ class Handlers {
   #warnOfProxy(): void {
     if (this.#hasWarned) return;
     this.#hasWarned = true;
-    this.#logger.warn(
-      { operation: this.#policy.operation },
-      'the handler pipes the response of another server: a proxy that stops when the merchant disconnects, or that answers for a request that it never sent, leaves keys in doubt; use forward()',
-    );
+    this.#emit('handler_pipes', { operation: this.#policy.operation });
   }
 
   #declareMetrics(): void {

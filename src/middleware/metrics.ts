@@ -1,8 +1,8 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { DoubtGauges, type DoubtGaugesOptions } from '../doubts/gauges.ts';
 import { idempotencyOptions } from '../idempotency/options.ts';
+import type { Emit } from '../telemetry/emit.ts';
 import { Metrics as AllMetrics } from '../telemetry/metrics.ts';
-import type { Observer } from '../telemetry/observer.ts';
 import type { OpenedStore } from './stores.ts';
 
 /** Metrics of one `idempotency`, or of several. docs/metrics.md describes each of them. */
@@ -47,8 +47,8 @@ interface Shared {
 const shared = new WeakMap<AllMetrics, WeakMap<OpenedStore, Shared>>();
 
 export interface StoreMetricsOptions extends Omit<DoubtGaugesOptions, 'everyMs' | 'store'> {
-  /** With the same metrics. It counts and logs what the store reports. */
-  observer: Observer;
+  /** With the same metrics. */
+  emit: Emit;
 }
 
 /**
@@ -76,9 +76,9 @@ export function shareStoreMetrics(
   return { resolved: () => gauges.resolved(), close };
 }
 
-function made(opened: OpenedStore, { observer, ...options }: StoreMetricsOptions): Shared {
-  const { store, observers } = opened;
-  observers.add(observer);
+function made(opened: OpenedStore, { emit, ...options }: StoreMetricsOptions): Shared {
+  const { store, emits } = opened;
+  emits.add(emit);
   if (store.usage) options.metrics.trackUsage(() => store.usage);
   const everyMs = idempotencyOptions.shape.countDoubtsEveryMs.parse(undefined);
   const gauges = new DoubtGauges({ ...options, store, everyMs });

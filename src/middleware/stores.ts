@@ -7,8 +7,8 @@ import { StoreWatch, storeIdOf } from '../ledger/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
 import type { Lifetimes } from '../store/contract.ts';
 import { lockOptions, storeOptions } from '../store/options.ts';
+import type { Emit } from '../telemetry/emit.ts';
 import { createLogger } from '../telemetry/logger.ts';
-import type { Observer } from '../telemetry/observer.ts';
 
 /** How long records are kept, and when an owner counts as dead. Milliseconds. */
 export interface LifetimeOptions {
@@ -130,28 +130,25 @@ export interface IdempotencyStore {
   close(): Promise<void>;
 }
 
-/** Who counts and logs what a store reports. */
-type StoreObserver = Pick<Observer, 'unreplicated' | 'clockStepped' | 'writerReplaced' | 'committed'>;
-
 /** What `idempotency` needs of an open store. */
 export class OpenedStore implements IdempotencyStore {
   readonly store: Store;
   readonly lifetimes: Lifetimes;
-  /** A store is opened before the `idempotency` that use it, so they add their observers later. */
-  readonly observers: Set<StoreObserver>;
+  /** Who counts and logs what the store tells. It is opened before the `idempotency` that use it, so they are added later. */
+  readonly emits: Set<Emit>;
   readonly watch: StoreWatch | undefined;
   readonly storeId: () => string | undefined;
 
   constructor(
     store: Store,
     lifetimes: Lifetimes,
-    observers: Set<StoreObserver> = new Set(),
+    emits: Set<Emit> = new Set(),
     watch?: StoreWatch,
     storeId: () => string | undefined = () => undefined,
   ) {
     this.store = store;
     this.lifetimes = lifetimes;
-    this.observers = observers;
+    this.emits = emits;
     this.watch = watch;
     this.storeId = storeId;
   }
@@ -215,16 +212,11 @@ async function open(
     throw new TypeError(
       `${name}: inDoubtRetentionMs: must not be less than retentionMs (${lifetimes.retentionMs})`,
     );
-  const observers = new Set<StoreObserver>();
-  const tell = (act: (observer: StoreObserver) => void) => {
-    for (const observer of observers) act(observer);
+  const emits = new Set<Emit>();
+  const emitToAll: Emit = (event, told, value) => {
+    for (const emit of emits) emit(event, told, value);
   };
-  const opened = await openLedger(sections, systemClock, {
-    onUnreplicated: () => tell((observer) => observer.unreplicated()),
-    onClockStep: (stepMs) => tell((observer) => observer.clockStepped(stepMs)),
-    onWriterReplaced: (error) => tell((observer) => observer.writerReplaced(error)),
-    onCommitted: (ms) => tell((observer) => observer.committed(ms)),
-  });
+  const opened = await openLedger(sections, systemClock, { emit: emitToAll });
   const { identityFile: file } = sections.store;
   const logger = createLogger('warn');
   const tools = { store: opened, clock: systemClock, logger };
@@ -233,5 +225,5 @@ async function open(
     logger.warn({ warning: `store: ${warning}` }, 'something needs attention');
   watch?.begin();
   const storeId = await storeIdOf(opened, sections.idempotency.mode, watch);
-  return new OpenedStore(opened, lifetimes, observers, watch, storeId);
+  return new OpenedStore(opened, lifetimes, emits, watch, storeId);
 }

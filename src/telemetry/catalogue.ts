@@ -68,7 +68,7 @@ export const OUTCOMES = [
 const STORE_COMMANDS = [
   ...['start', 'peek', 'restart', 'renew', 'complete', 'release', 'in_doubt', 'health'],
   ...['get', 'expires_in', 'list', 'resolve', 'audit', 'read_mark', 'mark'],
-] as const;
+];
 
 /**
  * What `mode: protect` would have done with a request that was sent. All but `executed`, `sent_again` and the last three are

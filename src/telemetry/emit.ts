@@ -26,7 +26,7 @@ export type Told<E> = E extends Logged
 export type Emit = <E extends EventName>(event: E, told: Told<E>, value?: number) => void;
 
 type Labels = Record<string, string>;
-type AnyMetric = Counter | Gauge | Histogram;
+type AnyMetric = Counter<string> | Gauge | Histogram<string>;
 type Act = (told: Record<string, unknown>, value?: number) => void;
 
 /** Turns events into lines of the log, and into metrics if there are any. (access.ts writes the line of each request.) */

@@ -41,37 +41,6 @@ export class Observer {
     if (isShared) this.#logger.info('the limits of merchants are shared again');
     else this.#logger.warn({ reason }, 'the limits of merchants are not shared: Redis does not answer');
   }
-
-  // The store itself.
-
-  commandEnded(command: string, result: 'ok' | 'failed', ms: number): void {
-    this.#metrics.storeSeconds.observe({ command, result }, ms / 1000);
-  }
-
-  /** A record cannot be read, so its key is refused. `why` names no key, no header and no body. */
-  unreadable(recordId: string, reason: string, why: string): void {
-    this.#metrics.unreadable.inc({ reason });
-    this.#logger.error({ recordId: recordId.slice(0, 16), reason, why }, 'a record cannot be read');
-  }
-
-  /** A result had not reached `durability.replicas` in time. */
-  unreplicated(): void {
-    this.#metrics.unreplicated.inc();
-  }
-
-  clockStepped(stepMs: number): void {
-    this.#metrics.clockSteps.inc();
-    this.#logger.error({ stepMs }, 'the clock of Redis’ host was stepped: records expire early or late');
-  }
-
-  /** SQLite committed a transaction. */
-  committed(ms: number): void {
-    this.#metrics.sqliteCommitSeconds.observe({}, ms / 1000);
-  }
-
-  writerReplaced(error: Error): void {
-    this.#logger.error({ err: error }, 'the store’s writer thread died and was replaced');
-  }
 }
 
 /** Not a method of {@link Observer}: `bearerAuth` of the package has no metrics. */

@@ -2,6 +2,7 @@ import { describe, expect, it } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { type Execution, StoreUnavailable } from '../../src/store/contract.ts';
+import { emitTo } from '../support/emit.ts';
 import { LONG, openRedisStore, openStore } from '../support/open-store.ts';
 import { monitorRedis, type SeenCommand } from '../support/redis-monitor.ts';
 import { type RedisServer, startRedis } from '../support/redis-server.ts';
@@ -34,7 +35,7 @@ async function withReplica(leaseMs = LONG.leaseMs) {
         clock: systemClock,
       },
       ...{ location: { url }, prefix: 'test', lockNodes: [], replicas: url === primary.url ? 1 : 0 },
-      onUnreplicated: () => unreplicated++,
+      emit: emitTo({ unreplicated: () => unreplicated++ }),
     });
   const stores = [await openOn(primary)];
   /** Promotes the replica, and opens a store on it. */

@@ -2,6 +2,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { StoreUnavailable } from '../../src/store/contract.ts';
+import { emitTo } from '../support/emit.ts';
 import { GATEWAY_ID, LONG, openRedisStore } from '../support/open-store.ts';
 import { type RedisServerOptions, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
@@ -152,7 +153,10 @@ describe('the health check of a redis', () => {
     // The gateway compares Redis' clock with its monotonic clock, so a shift of the second looks like a step of the first.
     const clock = { ...systemClock, monotonicMs: () => systemClock.monotonicMs() + monotonicShiftMs };
     const steps: number[] = [];
-    const store = await open(server.url, { clock, onClockStep: (ms) => steps.push(ms) });
+    const store = await open(server.url, {
+      clock,
+      emit: emitTo({ clock_stepped: ({ stepMs }) => steps.push(stepMs) }),
+    });
     for (let checks = 0; checks < 2; checks++) expect((await store.health()).warnings).toEqual([]);
     monotonicShiftMs = shiftMs;
     const stepped = await store.health();
@@ -179,7 +183,10 @@ describe('the health check of a redis', () => {
       },
     };
     const steps: number[] = [];
-    const store = await open(server.url, { clock, onClockStep: (ms) => steps.push(ms) });
+    const store = await open(server.url, {
+      clock,
+      emit: emitTo({ clock_stepped: ({ stepMs }) => steps.push(stepMs) }),
+    });
     await store.health();
     // The next look at this clock is the one before TIME is sent.
     shiftsAtReading = 1;

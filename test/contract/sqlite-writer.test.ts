@@ -8,6 +8,7 @@ import type { Worker as Thread } from 'node:worker_threads';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { UnreadableRecord } from '../../src/store/contract.ts';
 import { prepareThread } from '../../src/store/sqlite/writer.ts';
+import { emitTo } from '../support/emit.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { countRecords, expectIntact, openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';
@@ -53,7 +54,7 @@ describe('writes of one process', () => {
     let transactions = 0;
     const store = await openSqlite(storeFolder(), {
       timeoutMs: 30_000,
-      onCommitted: () => void transactions++,
+      emit: emitTo({ sqliteCommitSeconds: () => transactions++ }),
     });
     const owners = Array.from({ length: 600 }, () => newRequest());
     await Promise.all(owners.map((owner) => store.start(owner)));
@@ -144,8 +145,10 @@ describe('a writer thread that dies', () => {
   it('is replaced; writes that it had not answered are maybe written, and later writes succeed', async () => {
     const path = storeFolder();
     const threads = threadsStarted();
-    const replaced: Error[] = [];
-    const store = await openSqlite(path, { onWriterReplaced: (error) => replaced.push(error) });
+    const replaced: unknown[] = [];
+    const store = await openSqlite(path, {
+      emit: emitTo({ writer_replaced: ({ err }) => replaced.push(err) }),
+    });
     const owner = await bring(store, 'executing');
     const lock = holdLock(path);
     const underWay = store.complete(owner, paid()).catch((error: unknown) => error);

@@ -7,7 +7,7 @@ import { shareStoreMetrics } from '../../src/middleware/metrics.ts';
 import type { OpenedStore } from '../../src/middleware/stores.ts';
 import type { DoubtCount } from '../../src/store/contract.ts';
 import { Metrics } from '../../src/telemetry/metrics.ts';
-import { Observer } from '../../src/telemetry/observer.ts';
+import { emitTo } from '../support/emit.ts';
 import { Scrape } from '../support/metrics.ts';
 import { until } from '../support/until.ts';
 
@@ -112,9 +112,9 @@ it('counts each resolution once when embedded handlers are closed and made again
     store.asked++;
     return store.count;
   };
-  const opened = { store: { countDoubts }, observers: new Set() } as unknown as OpenedStore;
+  const opened = { store: { countDoubts }, emits: new Set() } as unknown as OpenedStore;
   const logger = pino({ level: 'silent' });
-  const options = { metrics, clock: systemClock, logger, observer: new Observer(metrics, logger) };
+  const options = { metrics, clock: systemClock, logger, emit: emitTo({}) };
   for (const times of [1, 2, 3]) {
     const gauges = shareStoreMetrics(opened, options);
     await until(() => store.asked === times);

@@ -28,10 +28,10 @@ const TOLD: [name: string, labels: Record<string, string>, tell: (emit: Emit, se
   [
     'unreadable_records',
     { reason: 'damaged' },
-    (_, seen) => seen.unreadable(call.recordId, 'damaged', 'it is'),
+    (emit) => emit('unreadable', { ...call, reason: 'damaged', why: 'it is' }),
   ],
-  ['complete_unreplicated', {}, (_, seen) => seen.unreplicated()],
-  ['store_clock_steps', {}, (_, seen) => seen.clockStepped(5000)],
+  ['complete_unreplicated', {}, (emit) => emit('unreplicated', {})],
+  ['store_clock_steps', {}, (emit) => emit('clock_stepped', { stepMs: 5000 })],
 ];
 
 it('each event is counted once, and logged as the table says', async () => {
@@ -46,4 +46,15 @@ it('each event is counted once, and logged as the table says', async () => {
     tell(emit, observer);
     expect(await count()).toBe(before + 1);
   });
+});
+
+it('a metric of what is not logged gets the labels and the value that are told', async () => {
+  const metrics = new Metrics();
+  const { emit } = new Events(pino({ level: 'silent' }), metrics);
+  emit('storeSeconds', { command: 'start', result: 'ok' }, 0.25);
+  emit('sqliteCommitSeconds', {}, 0.5);
+  const shown = new Scrape(await metrics.text());
+  const start = { command: 'start', result: 'ok' };
+  expect(shown.value('oncegate_store_duration_seconds_sum', start)).toBe(0.25);
+  expect(shown.value('oncegate_sqlite_commit_duration_seconds_sum', {})).toBe(0.5);
 });

@@ -6,6 +6,7 @@ import type { RecordId } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { type Lifetimes, StoreUnavailable, UnreadableRecord } from '../../src/store/contract.ts';
 import type { Replace, Reply } from '../../src/store/register.ts';
+import { emitTo } from '../support/emit.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 
@@ -252,8 +253,8 @@ it('lists and counts keys in doubt, and executing ones whose owner is dead', asy
 it('reports a record that cannot be read, and no mark, list or audit trail as one', async () => {
   const { ledger, register, clock } = open();
   const unreadable: string[] = [];
-  const observer = { commandEnded: () => {}, unreadable: (recordId: string) => unreadable.push(recordId) };
-  const store = measured(ledger, clock, observer);
+  const emit = emitTo({ unreadable: ({ recordId }) => unreadable.push(recordId) });
+  const store = measured(ledger, clock, emit);
   const damaged = () => Promise.reject(new UnreadableRecord('the key holds another type of value'));
   Object.assign(register, { read: damaged, readMark: damaged, list: damaged, audit: damaged });
   const { recordId } = newRequest();

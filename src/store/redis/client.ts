@@ -9,6 +9,7 @@ import {
 } from 'ioredis';
 import type { ClientTls } from '../../lib/client-tls.ts';
 import { type Clock, systemClock, within } from '../../lib/clock.ts';
+import type { Emit } from '../../telemetry/emit.ts';
 import type { RedisSection } from '../options.ts';
 
 /** One server, the master that sentinels name, or a cluster. `tls`: a section, which says how, counts as true. */
@@ -28,10 +29,7 @@ export interface RedisOptions extends Section {
   lockNodes: readonly string[];
   /** For connections that use TLS. Default: servers must have a certificate of a well-known authority. `close` closes it. */
   tls?: ClientTls | undefined;
-  /** Called when too few replicas acknowledged a completed result in time. The merchant still gets it. */
-  onUnreplicated?: () => void;
-  /** Called when the clock of Redis' host was stepped. Positive: forwards, records expire early. Negative: late. */
-  onClockStep?: (stepMs: number) => void;
+  emit?: Emit;
   clock: Clock;
 }
 

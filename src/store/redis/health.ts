@@ -143,7 +143,7 @@ export class RedisHealth {
   }
 
   async #compareClocks(node: Redis): Promise<void> {
-    const { clock, onClockStep } = this.#options;
+    const { clock, emit } = this.#options;
     const beforeMs = clock.monotonicMs();
     // A Redis user without permission for TIME can still store records.
     const time = await node.time().catch((error: Error) => {
@@ -161,7 +161,7 @@ export class RedisHealth {
     const explainedMs = STEP_MS + SLEW * (atMs - last.atMs) + (stepMs > 0 ? last.errorMs : errorMs);
     if (Math.abs(stepMs) <= explainedMs) return;
     this.#step = { stepMs, atMs };
-    onClockStep?.(stepMs);
+    emit?.('clock_stepped', { stepMs });
   }
 
   #warnings(): string[] {

@@ -165,7 +165,8 @@ export class RedisRegister implements Register {
     const answer = this.commands.write(scripts.replace, keys, args, this.#answer, toReplicate);
     if (waits && record?.completion)
       answer.catch((error) => {
-        if (error instanceof NotReplicated) this.#options.onUnreplicated?.();
+        // The merchant still gets the result.
+        if (error instanceof NotReplicated) this.#options.emit?.('unreplicated', {});
       });
     return answer;
   }

@@ -1,9 +1,12 @@
 import { Worker } from 'node:worker_threads';
 import { afterReading, type Clock } from '../../lib/clock.ts';
 import { threadFile } from '../../lib/program-files.ts';
+import type { Emit } from '../../telemetry/emit.ts';
 import { Batch, type Value } from './batch.ts';
 import { messageOf, unavailable } from './database.ts';
 import type { FromWriter, ToWriter, WriterData } from './writer-thread.ts';
+
+const NO_LABELS = {};
 
 const THREAD = threadFile('store/sqlite/writer-thread');
 
@@ -59,10 +62,7 @@ export interface SqliteRegisterOptions {
   clock: Clock;
   /** New executions are refused while the disk has less free space than this. Default: 64 MiB. */
   keepFreeBytes?: number;
-  /** Called when the writer thread has died, before a new one replaces it. */
-  onWriterReplaced?: (error: Error) => void;
-  /** Called for each transaction that changed something, with its duration from BEGIN to the end of COMMIT. */
-  onCommitted?: (ms: number) => void;
+  emit?: Emit;
   /** The file with the boot id. Default: that of Linux. */
   bootIdFile?: string;
 }
@@ -179,7 +179,7 @@ export class Writer {
     } else {
       if (answer.wrote) {
         this.failure = undefined;
-        this.#options.onCommitted?.(answer.tookMs);
+        this.#options.emit?.('sqliteCommitSeconds', NO_LABELS, answer.tookMs / 1000);
       }
       for (const [i, { resolve }] of pending.entries()) resolve(answer.answers[i] as never);
     }
@@ -261,7 +261,7 @@ export class Writer {
     this.#underWay = [];
     if (this.#isDrained()) this.#next();
     else {
-      this.#options.onWriterReplaced?.(error);
+      this.#options.emit?.('writer_replaced', { err: error });
       this.#replaceThread();
     }
   }

@@ -19,6 +19,7 @@ import { MARK_LASTS_MS } from '../../../src/store/contract.ts';
 import { withdraw } from '../../support/client.ts';
 import { newFolder, run } from '../../support/command.ts';
 import { type ConfigInput, configFile, type MoreConfig, testConfig } from '../../support/config.ts';
+import { emitTo } from '../../support/emit.ts';
 import { metric } from '../../support/metrics.ts';
 import { emptied, type RedisServer, startRedis } from '../../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../../support/requests.ts';
@@ -227,9 +228,8 @@ it('a Redis that is emptied again after it was accepted is refused again', async
 
 it('starts and restarts are not sent to a store that is refused, whoever asks', async () => {
   const store = await storeForTest({ kind: 'sqlite', path: newFolder() });
-  const observer = { commandEnded: () => {}, unreadable: () => {} };
   let refusal: string | undefined;
-  const refusing = measured(store, systemClock, observer, () => refusal);
+  const refusing = measured(store, systemClock, emitTo({}), () => refusal);
   const owner = newRequest();
   await refusing.start(owner);
   await refusing.markInDoubt(owner);
