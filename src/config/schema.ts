@@ -4,14 +4,9 @@ import { adminOptions, digitsToNumber } from '../admin/options.ts';
 import { headerOptions, upstreamOptions } from '../backend/options.ts';
 import { idempotencyOptions, operationIdempotencyOptions } from '../idempotency/options.ts';
 import { authOptions } from '../keys/options.ts';
-import {
-  isSafe,
-  type MatchOptions,
-  matchesPath,
-  matchOptions,
-  publicPathOptions,
-} from '../requests/options.ts';
+import { type MatchOptions, matchesPath, matchOptions, publicPathOptions } from '../requests/options.ts';
 import { operationsOpenedBy } from '../requests/public-paths.ts';
+import { isSafe } from '../requests/target.ts';
 import { lockOptions, storeOptions } from '../store/options.ts';
 import { logOptions, metricsOptions, tracingOptions } from '../telemetry/options.ts';
 import { perMerchantOptions } from './merchant-limits.ts';

@@ -12,7 +12,7 @@ export function admit(access: Access, maxInFlight: number, lifecycle: Lifecycle)
     // `Connection: close` keeps the client from sending another request on a connection that will be closed.
     if (lifecycle.draining) res.shouldKeepAlive = false;
     if (lifecycle.closing) next(problem('shutting_down', 'The request was not sent; retry.'));
-    else if (access.open > maxInFlight) next(problem('overloaded', 'The request was not sent; retry.'));
+    else if (access.open.count > maxInFlight) next(problem('overloaded', 'The request was not sent; retry.'));
     else next();
   };
 }
@@ -22,22 +22,16 @@ export function admit(access: Access, maxInFlight: number, lifecycle: Lifecycle)
  * responses close their connections. Closing: running requests may finish, and new ones are refused.
  */
 export class Lifecycle {
-  #state: 'serving' | 'draining' | 'closing' = 'serving';
-
-  get draining(): boolean {
-    return this.#state !== 'serving';
-  }
-
-  get closing(): boolean {
-    return this.#state === 'closing';
-  }
+  draining = false;
+  closing = false;
 
   drain(): void {
-    if (this.#state === 'serving') this.#state = 'draining';
+    this.draining = true;
   }
 
   close(): void {
-    this.#state = 'closing';
+    this.draining = true;
+    this.closing = true;
   }
 }
 

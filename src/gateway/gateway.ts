@@ -114,7 +114,7 @@ export class Gateway {
     upgrades.end();
     const endMs = clock.monotonicMs() + graceMs;
     const grace = new Promise<void>((resolve) => setTimeout(resolve, graceMs).unref());
-    await Promise.race([access.idle(), grace]);
+    await Promise.race([access.open.idle(), grace]);
     await engine.drain(Math.max(0, endMs - clock.monotonicMs()));
     await Promise.race([disconnected, silence]);
     await this.shutdownNow();

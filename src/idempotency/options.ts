@@ -1,6 +1,6 @@
 import * as z from 'zod';
 import { DEFAULT_LAYERS, LAYER, LAYER_RULE } from '../ledger/record-id.ts';
-import { isSafe } from '../requests/options.ts';
+import { isSafe } from '../requests/target.ts';
 import type { InDoubtPolicy } from './call.ts';
 
 const ms = (min: number, max: number) => z.number().int().min(min).max(max);

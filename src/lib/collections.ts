@@ -100,25 +100,21 @@ function bucketOf(key: string): number {
 
 /** Counts what is in flight. It holds no reference to what it counts. */
 export class InFlightCounter {
-  #count = 0;
+  count = 0;
   #whenIdle: (() => void)[] = [];
 
-  get count(): number {
-    return this.#count;
-  }
-
   begin(): void {
-    this.#count++;
+    this.count++;
   }
 
   end(): void {
-    this.#count--;
-    if (this.#count === 0) for (const idle of this.#whenIdle.splice(0)) idle();
+    this.count--;
+    if (this.count === 0) for (const idle of this.#whenIdle.splice(0)) idle();
   }
 
   /** Resolves when nothing is in flight. */
   idle(): Promise<void> {
-    if (this.#count === 0) return Promise.resolve();
+    if (this.count === 0) return Promise.resolve();
     return new Promise((resolve) => this.#whenIdle.push(resolve));
   }
 }

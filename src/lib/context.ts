@@ -143,7 +143,7 @@ export function findContext(req: IncomingMessage): RequestContext | undefined {
 
 /** @throws {Error} if the request has no context, which is a mistake in the composition */
 export function contextOf(req: IncomingMessage): RequestContext {
-  const context = findContext(req);
+  const context = (req as IncomingMessage & { [key]?: RequestContext })[key];
   if (!context) throw new Error('the request has no context: admit() must be the first middleware');
   return context;
 }

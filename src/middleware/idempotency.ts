@@ -15,7 +15,7 @@ import type { Exchange } from '../lib/exchange.ts';
 import { isProblem, type Problem, problem, problemDocument, sendProblem } from '../lib/problem.ts';
 import { findClientInExpress } from '../requests/client-address.ts';
 import { valuesOf } from '../requests/fields.ts';
-import { isSafe } from '../requests/options.ts';
+import { isSafe } from '../requests/target.ts';
 import { Access } from '../telemetry/access.ts';
 import { type Emit, Events } from '../telemetry/emit.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';

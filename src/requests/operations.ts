@@ -11,8 +11,7 @@ import {
   overridesMethod,
   selects,
 } from './members.ts';
-import { isSafe } from './options.ts';
-import { pathOf, queryOf } from './target.ts';
+import { isSafe, pathOf, queryOf } from './target.ts';
 
 /**
  * Puts the identity of a request into its context, or refuses it with 404 under `undeclared: refuse`. Reads the body only

@@ -1,11 +1,6 @@
 import { match as compile, parse, type Token } from 'path-to-regexp';
 import * as z from 'zod';
 
-const SAFE_METHODS = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE']);
-
-/** Whether a request with this method is not meant to change anything. A key has no effect on it unless it may select an operation. */
-export const isSafe = (method = ''): boolean => SAFE_METHODS.has(method);
-
 const method = z.string().regex(/^[A-Z]+$/, 'must be a method in capitals');
 
 /** A path without a query, or a pattern as in Express: /v1/payments/:id/refund. */

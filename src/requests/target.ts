@@ -147,3 +147,8 @@ function tidy(path: string): string {
 }
 
 const distinct = (readings: string[]): string[] => [...new Set(readings)];
+
+const SAFE_METHODS = new Set(['GET', 'HEAD', 'OPTIONS', 'TRACE']);
+
+/** Whether a request with this method is not meant to change anything. A key has no effect on it unless it may select an operation. */
+export const isSafe = (method = ''): boolean => SAFE_METHODS.has(method);

@@ -25,22 +25,13 @@ export interface AccessOptions {
 export class Access {
   readonly #options: AccessOptions;
   readonly #log: (fields: object) => void;
-  readonly #open = new InFlightCounter();
+  /** Requests that are being answered, and those that still execute after their merchant has disconnected. */
+  readonly open = new InFlightCounter();
 
   constructor(options: AccessOptions) {
     this.#options = options;
     this.#log = requestLog(options.logger);
-    options.metrics.track(options.metrics.inFlight, () => this.open);
-  }
-
-  /** Requests that are being answered, and those that still execute after their merchant has disconnected. */
-  get open(): number {
-    return this.#open.count;
-  }
-
-  /** Resolves when no request is open. */
-  idle(): Promise<void> {
-    return this.#open.idle();
+    options.metrics.track(options.metrics.inFlight, () => this.open.count);
   }
 
   begin(req: IncomingMessage, res: ServerResponse): RequestContext {
@@ -57,7 +48,7 @@ export class Access {
     if (this.#options.tracing) this.#options.tracing.begin(req, context);
     else keepTrace(req.headers, context);
     attachContext(req, context);
-    this.#open.begin();
+    this.open.begin();
     res.once('close', () => {
       // An execution can outlive the merchant's connection. The log line needs the outcome, so it waits for the execution.
       if (context.done) this.#end(req, res, context);
@@ -67,7 +58,7 @@ export class Access {
   }
 
   #end(req: IncomingMessage, res: ServerResponse, context: RequestContext): void {
-    this.#open.end();
+    this.open.end();
     for (const end of context.ends ?? []) end();
     const { metrics, clock } = this.#options;
     const durationMs = clock.monotonicMs() - context.startedAtMs;
