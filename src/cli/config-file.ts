@@ -1,5 +1,4 @@
 import { hash } from 'node:crypto';
-import type { Check } from '../admin/source.ts';
 import { ConfigError, parseConfig } from '../config/load.ts';
 import { mergeReload, withVersion } from '../config/reload.ts';
 import type { Config } from '../config/schema.ts';
@@ -54,13 +53,6 @@ export class ConfigFile {
   /** What differs between the file and the configuration in force. Without values: everyone may read it. */
   get warnings(): readonly string[] {
     return this.#warnings;
-  }
-
-  /** For /readyz. Like the warnings of the policies, it is shown only if there is something to say. */
-  checks(): Check[] {
-    const detail = 'the file differs from the configuration in force';
-    const warnings = [...this.#warnings];
-    return warnings.length > 0 ? [{ name: 'configuration', ok: true, detail, warnings }] : [];
   }
 
   close(): void {

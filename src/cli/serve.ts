@@ -54,7 +54,6 @@ export async function startGateway(
   const endSpareThread = await prepareStore(config);
   // Half of the start is loading these, and the store's thread starts meanwhile.
   const { Gateway } = await import('../gateway/gateway.ts');
-  const { openAdminPort } = await import('../gateway/admin-port.ts');
   const identityFile = file && identityFileOf(file, config);
   const tools = { clock: systemClock, logger, identityFile };
   const gateway = await Gateway.open(config, tools).finally(endSpareThread);
@@ -62,15 +61,8 @@ export async function startGateway(
     // A pipe, such as `--config <(command)`, cannot be read again.
     const isFile = file !== undefined && statSync(file, { throwIfNoEntry: false })?.isFile();
     const configFile = isFile ? new ConfigFile(file, config, gateway, env, logger) : undefined;
-    gateway.metrics.beforeReading(() =>
-      gateway.metrics.configWarnings.set({ about: 'configuration' }, configFile?.warnings.length ?? 0),
-    );
-    const { metrics, desk } = gateway;
-    const checks = async () => [...(await gateway.readiness.checks()), ...(configFile?.checks() ?? [])];
-    const parts = { metrics, desk, readiness: { checks } };
-    const admin = await openAdminPort(config, parts, { clock: systemClock, logger });
-    // After everything that may fail: a start that fails cuts the connections that it has accepted.
-    const port = await gateway.listen(inherited);
+    gateway.readiness.configFile = configFile;
+    const ports = await gateway.listen(inherited);
     reload = () => {
       void gateway.reloadKeys();
       void configFile?.reload();
@@ -78,17 +70,15 @@ export async function startGateway(
     for (const warning of await gateway.readiness.warnings())
       logger.warn({ warning }, 'something needs attention');
     const { mode } = config.idempotency;
-    logger.info({ port, adminPort: admin.port, mode, ...thisBuild() }, 'listening');
+    logger.info({ ...ports, mode, ...thisBuild() }, 'listening');
     // Whoever waits for this line should not wait for the next regular flush too.
     logger.flush();
     const shutdown = async () => {
       configFile?.close();
       await gateway.shutdown();
-      // Last, so that /readyz answers 503 during the shutdown.
-      await admin.close();
       process.off('SIGHUP', onHangUp);
     };
-    return { port, adminPort: admin.port, logger, shutdown };
+    return { ...ports, logger, shutdown };
   } catch (error) {
     await gateway.shutdownNow();
     throw error;

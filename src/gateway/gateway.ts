@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Config } from '../config/schema.ts';
 import type { Desk } from '../doubts/desk.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
+import { openAdminPort } from './admin-port.ts';
 import { type App, listen, listenOn } from './http-server.ts';
 import { type GatewayTools, openParts, type Parts } from './open.ts';
 import { Readiness } from './readiness.ts';
@@ -24,6 +25,7 @@ export class Gateway {
   readonly desk: Desk;
   readonly readiness: Readiness;
   #config: Config;
+  #adminPort: Awaited<ReturnType<typeof openAdminPort>> | undefined;
   readonly #tools: GatewayTools;
   readonly #parts: Parts;
   /** Whether other processes may accept from the socket that `server` listens on. */
@@ -51,16 +53,21 @@ export class Gateway {
   }
 
   /**
-   * Listens on `listen.host` and `listen.port`. Resolves to the port.
+   * Opens the admin port, and then listens on `listen.host` and `listen.port`. It is the last step of a start: one that fails cuts the
+   * connections that it has accepted.
    *
-   * @param inherited a listening socket that this process has inherited, in their place
+   * @param inherited a listening socket that this process has inherited, in place of `listen.host` and `listen.port`
+   * @returns the ports
    */
-  async listen(inherited?: number): Promise<number> {
+  async listen(inherited?: number): Promise<{ port: number; adminPort: number }> {
+    this.#adminPort = await openAdminPort(this.#config, this, this.#tools);
     this.#isSocketInherited = inherited !== undefined;
-    const { host, port } = this.#config.listen;
-    return inherited === undefined
-      ? await listen(this.server, host, port)
-      : await listenOn(this.server, inherited);
+    const { host, port: configured } = this.#config.listen;
+    const port =
+      inherited === undefined
+        ? await listen(this.server, host, configured)
+        : await listenOn(this.server, inherited);
+    return { port, adminPort: this.#adminPort.port };
   }
 
   /** Marks the store, and looks at it from now on. A gateway that listens does so by itself. */
@@ -123,5 +130,7 @@ export class Gateway {
   /** Closes everything at once, in the reverse order of its opening: see {@link openParts}. */
   async shutdownNow(): Promise<void> {
     await this.#parts.closing.disposeAsync();
+    // Last, so that /readyz answers 503 during the shutdown.
+    await this.#adminPort?.close();
   }
 }

@@ -29,6 +29,8 @@ type PartsHealth = [store: StoreHealth, backend: Awaited<ReturnType<typeof reach
 export class Readiness {
   /** The configuration in force. */
   config: Config;
+  /** The file of the configuration, if it is followed. */
+  configFile: { readonly warnings: readonly string[] } | undefined;
   readonly #parts: Parts;
   readonly #clock: Clock;
   /** The last times that /readyz asked the store and the backend, at most {@link MOST_ASKED}. */
@@ -41,6 +43,7 @@ export class Readiness {
     this.#clock = clock;
     // A gateway that nobody watches counts nothing. The next reading has the new counts.
     parts.metrics.beforeReading(() => {
+      parts.metrics.configWarnings.set({ about: 'configuration' }, this.configFile?.warnings.length ?? 0);
       if (clock.monotonicMs() - this.#countedAtMs < RENEW_AFTER_MS) return;
       this.#countedAtMs = clock.monotonicMs();
       // If the checks fail, the counts stay.
@@ -64,6 +67,12 @@ export class Readiness {
       detail: 'loaded',
       warnings: certificates.warnings(),
     };
+    const file: Check = {
+      name: 'configuration',
+      ok: true,
+      detail: 'the file differs from the configuration in force',
+      warnings: [...(this.configFile?.warnings ?? [])],
+    };
     const { draining } = lifecycle;
     return [
       { name: 'store', ok: found.ok, detail: found.detail, warnings: found.warnings },
@@ -72,6 +81,7 @@ export class Readiness {
       ...(certificates.count > 0 ? [certified] : []),
       ...(warnings.length > 0 ? [policies] : []),
       { name: 'draining', ok: !draining, detail: draining ? 'shutting down' : 'serving' },
+      ...(file.warnings?.length ? [file] : []),
     ];
   }
 

@@ -3,7 +3,6 @@ import express from 'express';
 import type * as z from 'zod';
 import { checkConfig } from '../config/load.ts';
 import type { configSchema } from '../config/schema.ts';
-import { openAdminPort } from '../gateway/admin-port.ts';
 import { Gateway as RunningGateway } from '../gateway/gateway.ts';
 import { systemClock } from '../lib/clock.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
@@ -82,21 +81,15 @@ export async function createGateway(config: GatewayConfig, options: GatewayOptio
   gateway.watchStore();
   for (const warning of await gateway.readiness.warnings())
     logger.warn({ warning }, 'something needs attention');
-  let admin: Awaited<ReturnType<typeof openAdminPort>> | undefined;
   return {
     app: express().use((req, res) => gateway.app.handle(req, res)),
     listen: async () => {
-      const port = await gateway.listen();
-      admin = await openAdminPort(checked, gateway, { clock: systemClock, logger });
-      const { port: adminPort } = admin;
-      logger.info({ port, adminPort }, 'listening');
-      return { port, adminPort };
+      const ports = await gateway.listen();
+      logger.info(ports, 'listening');
+      return ports;
     },
     checks: () => gateway.readiness.checks(),
     metrics: () => gateway.metrics.text(),
-    close: async () => {
-      await gateway.shutdown();
-      await admin?.close();
-    },
+    close: () => gateway.shutdown(),
   };
 }
