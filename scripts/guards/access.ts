@@ -26,8 +26,8 @@ export const accessGuards: readonly Guard[] = [
   ],
   [
     'a key that was revoked before a reload works after it',
-    ['src/keys/key-memory.ts', '#isCurrent', 'acceptedAtMs > this.#expiredAtMs', 'acceptedAtMs > 0'],
-    ['unit/auth-key-memory', 'not after all answers were expired'],
+    ['src/keys/key-cache.ts', '#isCurrent', 'acceptedAtMs > this.#expiredAtMs', 'acceptedAtMs > 0'],
+    ['unit/auth-key-cache', 'not after all answers were expired'],
   ],
   [
     'a public path opens an operation that it resembles',

@@ -2,7 +2,7 @@ import { hash, randomBytes } from 'node:crypto';
 import { isIPv6 } from 'node:net';
 import type { Clock } from '../lib/clock.ts';
 import type { ProbeAnswer } from '../lib/exchange.ts';
-import { KeyMemory, type KnownKey } from './key-memory.ts';
+import { KeyCache, type KnownKey } from './key-cache.ts';
 import type { KeyAnswer, KeyEntry, KeySource, KeySourceHealth } from './key-source.ts';
 import type { UpstreamKeyOptions } from './options.ts';
 import { type Probed, ProbeQueue } from './probe-queue.ts';
@@ -45,7 +45,7 @@ export class UpstreamKeySource implements KeySource {
   readonly generation = undefined;
   readonly #options: UpstreamKeySourceOptions;
   readonly #clock: Clock;
-  readonly #memory: KeyMemory;
+  readonly #cache: KeyCache;
   readonly #queue: ProbeQueue;
   /** Running checks by digest: one at a time for each key. */
   readonly #checks = new Map<string, Promise<KeyAnswer>>();
@@ -62,24 +62,24 @@ export class UpstreamKeySource implements KeySource {
     this.#clock = clock;
     this.#queue = new ProbeQueue({ ...options, waitMs: timeoutMs }, clock);
     // Long enough for the next probe to wait, run and fail too, so that a busy merchant waits for none of them.
-    this.#memory = new KeyMemory({ ...options, failureMs: RETRY_MS + 3 * timeoutMs }, clock);
+    this.#cache = new KeyCache({ ...options, failureMs: RETRY_MS + 3 * timeoutMs }, clock);
   }
 
   find(secret: string): KeyEntry | undefined {
     const digest = digestOf(secret);
-    const known = this.#memory.use(digest);
+    const known = this.#cache.use(digest);
     if (!known) return undefined;
     if (this.#clock.monotonicMs() >= known.renewAtMs) void this.#check(digest, secret);
-    return this.#memory.mayUse(known) ? known.entry : undefined;
+    return this.#cache.mayUse(known) ? known.entry : undefined;
   }
 
   async ask(secret: string, address: string): Promise<KeyAnswer> {
     const client = networkOf(address);
     const digest = digestOf(secret);
-    const rejected = this.#memory.rejected(digest);
+    const rejected = this.#cache.rejected(digest);
     if (rejected) return rejected;
     // Requests with known keys are not counted, so that a flood of new keys cannot crowd them out.
-    if (this.#memory.known(digest)) return await this.#check(digest, secret);
+    if (this.#cache.known(digest)) return await this.#check(digest, secret);
     const { maxWaiting } = this.#options;
     const ofClient = this.#waitingOf.get(client) ?? 0;
     // One address may be half of the requests that wait.
@@ -110,8 +110,8 @@ export class UpstreamKeySource implements KeySource {
 
   /** The entry for an open session, unless the key was refused, could not be checked for `staleMs`, or was forgotten. */
   current({ digest }: KeyEntry): KeyEntry | undefined {
-    const known = this.#memory.known(digest);
-    return known && this.#memory.mayContinue(known) ? known.entry : undefined;
+    const known = this.#cache.known(digest);
+    return known && this.#cache.mayContinue(known) ? known.entry : undefined;
   }
 
   entries(): undefined {
@@ -120,7 +120,7 @@ export class UpstreamKeySource implements KeySource {
 
   /** Every key is checked again before its next use, and refusals are forgotten. */
   async reload(): Promise<void> {
-    this.#memory.expireAll();
+    this.#cache.expireAll();
   }
 
   onChange(listener: () => void): void {
@@ -128,7 +128,7 @@ export class UpstreamKeySource implements KeySource {
   }
 
   health(): KeySourceHealth {
-    const keys = this.#memory.size;
+    const keys = this.#cache.size;
     const known = `${keys} ${keys === 1 ? 'key is' : 'keys are'} known`;
     const failure = this.#lastFailure === undefined ? '' : `; the last probe failed: ${this.#lastFailure}`;
     const detail = `no key list: the backend is asked with GET ${this.#options.path}, and ${known}${failure}`;
@@ -150,18 +150,18 @@ export class UpstreamKeySource implements KeySource {
 
   async #probe(digest: string, secret: string, client: string): Promise<KeyAnswer> {
     let sentAtMs = 0;
-    const answer = await this.#queue.run(this.#memory.known(digest) ? undefined : client, () => {
+    const answer = await this.#queue.run(this.#cache.known(digest) ? undefined : client, () => {
       sentAtMs = this.#clock.monotonicMs();
       return this.#options.probe(secret);
     });
-    const known = this.#memory.known(digest);
+    const known = this.#cache.known(digest);
     if (answer.kind === 'accepted' && known && known.entry.merchantCode !== answer.merchantCode)
       return this.#merchantChanged(known, answer.merchantCode);
     this.#options.probed?.(answer.kind);
     this.#note(answer);
     switch (answer.kind) {
       case 'accepted': {
-        const entry = this.#memory.accept(entryOf(digest, answer.merchantCode), sentAtMs);
+        const entry = this.#cache.accept(entryOf(digest, answer.merchantCode), sentAtMs);
         return { kind: 'known', entry };
       }
       case 'refused':
@@ -184,20 +184,20 @@ export class UpstreamKeySource implements KeySource {
   }
 
   #reject(digest: string, answer: KeyAnswer, forMs: number): KeyAnswer {
-    const known = this.#memory.known(digest);
-    this.#memory.reject(digest, answer, forMs);
-    if (known && this.#memory.demote(known, forMs)) for (const listener of this.#listeners) listener();
+    const known = this.#cache.known(digest);
+    this.#cache.reject(digest, answer, forMs);
+    if (known && this.#cache.demote(known, forMs)) for (const listener of this.#listeners) listener();
     return answer;
   }
 
   /** The key could not be checked: the earlier answer counts while it may. */
   #keepOr(otherwise: KeyAnswer, digest: string, known: KnownKey | undefined): KeyAnswer {
     if (known) {
-      this.#memory.postpone(known, RETRY_MS);
-      if (this.#memory.mayUse(known)) return { kind: 'known', entry: known.entry };
+      this.#cache.postpone(known, RETRY_MS);
+      if (this.#cache.mayUse(known)) return { kind: 'known', entry: known.entry };
     }
     // After an overload, the next request with a new key may find room in the queue.
-    if (known || otherwise !== OVERLOADED) this.#memory.reject(digest, otherwise, RETRY_MS);
+    if (known || otherwise !== OVERLOADED) this.#cache.reject(digest, otherwise, RETRY_MS);
     return otherwise;
   }
 

@@ -25,9 +25,9 @@ import {
   unavailable,
   versionOf,
 } from './database.ts';
+import { Maintenance } from './maintenance.ts';
 import { idBytes, markOf, readSelected, SELECT_HEAD, SELECT_MARK, SELECT_RECORD } from './records.ts';
 import { bootId } from './running-time.ts';
-import { Upkeep } from './upkeep.ts';
 import { closed, type SqliteRegisterOptions, Writer } from './writer.ts';
 
 /** How many rows one turn of the event loop reads, for a list and for a count. Requests are served between the turns. */
@@ -72,7 +72,7 @@ export class SqliteRegister implements Register {
   readonly #timeoutMs: number;
   readonly #database: DatabaseSync;
   readonly #writer: Writer;
-  readonly #upkeep: Upkeep;
+  readonly #maintenance: Maintenance;
   readonly #select: StatementSync;
   /** The record ids that this process has seen, by their first digits. */
   readonly #seen = new Uint8Array(16 ** BUCKET_DIGITS);
@@ -114,15 +114,15 @@ export class SqliteRegister implements Register {
     this.#lock = lock;
     this.#database = openForReading(file);
     this.#select = this.#prepare(SELECT_RECORD);
-    this.#upkeep = new Upkeep(file, this.#database, writer, keepFreeBytes);
+    this.#maintenance = new Maintenance(file, this.#database, writer, keepFreeBytes);
   }
 
   get refusing(): string | undefined {
-    return this.#upkeep.shortage ?? this.#writer.failure;
+    return this.#maintenance.shortage ?? this.#writer.failure;
   }
 
   get usage(): StoreUsage {
-    const { freeBytes, walBytes } = this.#upkeep;
+    const { freeBytes, walBytes } = this.#maintenance;
     return { queued: this.#writer.queued, walBytes, freeBytes };
   }
 
@@ -186,7 +186,7 @@ export class SqliteRegister implements Register {
 
   async health(): Promise<StoreHealth> {
     try {
-      const { shortage } = this.#upkeep;
+      const { shortage } = this.#maintenance;
       if (shortage) throw unavailable(shortage);
       refuseOtherFormat(this.#file, await this.#reading(() => versionOf(this.#database)));
       await this.#writer.ask(COMMANDS.probe);
@@ -204,7 +204,7 @@ export class SqliteRegister implements Register {
   async close(): Promise<void> {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    this.#upkeep.close();
+    this.#maintenance.close();
     // The last connection to close moves the WAL into the database file. The writer thread must do that, so it closes last.
     this.#database.close();
     await this.#writer.close();

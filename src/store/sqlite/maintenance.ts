@@ -27,7 +27,7 @@ const SELECT_ANY_EXPIRED = `SELECT 1 WHERE ${EXPIRED.map((rows) => `EXISTS (SELE
  * The main thread's timer for work that no request asks for. It measures the disk, removes expired rows, probes the disk after a
  * failed write, and stores the running time while the store is idle. It writes only if there is something to do.
  */
-export class Upkeep {
+export class Maintenance {
   /** Infinity: the file system does not say. */
   freeBytes: number;
   walBytes = 0;

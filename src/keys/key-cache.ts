@@ -2,7 +2,7 @@ import type { Clock } from '../lib/clock.ts';
 import type { KeyAnswer, KeyEntry } from './key-source.ts';
 import type { UpstreamKeyOptions } from './options.ts';
 
-export interface KeyMemoryOptions extends Pick<UpstreamKeyOptions, 'acceptedMs' | 'staleMs' | 'maxKeys'> {
+export interface KeyCacheOptions extends Pick<UpstreamKeyOptions, 'acceptedMs' | 'staleMs' | 'maxKeys'> {
   /** How long after a failed probe the backend counts as unable to check the key. Milliseconds. */
   failureMs: number;
 }
@@ -22,8 +22,8 @@ export interface KnownKey {
  * What the backend has said of secret keys, by their digests. Accepted and rejected keys are kept apart, so that invented keys
  * push no accepted one out. All times are monotonic.
  */
-export class KeyMemory {
-  readonly #options: KeyMemoryOptions;
+export class KeyCache {
+  readonly #options: KeyCacheOptions;
   readonly #clock: Pick<Clock, 'monotonicMs'>;
   /** Accepted keys, in the order of their last use. */
   readonly #known = new Map<string, KnownKey>();
@@ -31,7 +31,7 @@ export class KeyMemory {
   readonly #rejected = new Map<string, { answer: KeyAnswer; untilMs: number }>();
   #expiredAtMs = Number.NEGATIVE_INFINITY;
 
-  constructor(options: KeyMemoryOptions, clock: Pick<Clock, 'monotonicMs'>) {
+  constructor(options: KeyCacheOptions, clock: Pick<Clock, 'monotonicMs'>) {
     this.#options = options;
     this.#clock = clock;
   }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { KeyMemory, type KnownKey } from '../../src/keys/key-memory.ts';
+import { KeyCache, type KnownKey } from '../../src/keys/key-cache.ts';
 import type { KeyEntry } from '../../src/keys/key-source.ts';
 
 const entry = (digest: string, merchantCode = 'M-1'): KeyEntry => ({
@@ -11,16 +11,16 @@ const entry = (digest: string, merchantCode = 'M-1'): KeyEntry => ({
 /** Keys that are fresh for 100 ms, stale for 1000 ms, and whose failures count for 50 ms. */
 function open(maxKeys = 10) {
   const clock = { ms: 0, monotonicMs: () => clock.ms };
-  const memory = new KeyMemory({ acceptedMs: 100, staleMs: 1000, failureMs: 50, maxKeys }, clock);
-  const known = (digest: string) => memory.known(digest) as KnownKey;
-  return { clock, memory, known, mayUse: (digest: string) => memory.mayUse(known(digest)) };
+  const cache = new KeyCache({ acceptedMs: 100, staleMs: 1000, failureMs: 50, maxKeys }, clock);
+  const known = (digest: string) => cache.known(digest) as KnownKey;
+  return { clock, cache, known, mayUse: (digest: string) => cache.mayUse(known(digest)) };
 }
 
 describe('an accepted key may be used', () => {
   it('for acceptedMs from the sending of its probe, and is due for renewal after half of it', () => {
-    const { clock, memory, known, mayUse } = open();
+    const { clock, cache, known, mayUse } = open();
     clock.ms = 30;
-    memory.accept(entry('a'), 10);
+    cache.accept(entry('a'), 10);
     expect(known('a').renewAtMs).toBe(60);
     clock.ms = 109;
     expect(mayUse('a')).toBe(true);
@@ -29,76 +29,76 @@ describe('an accepted key may be used', () => {
   });
 
   it('for staleMs while its probes fail, and no longer', () => {
-    const { clock, memory, known, mayUse } = open();
-    memory.accept(entry('a'), 0);
+    const { clock, cache, known, mayUse } = open();
+    cache.accept(entry('a'), 0);
     for (clock.ms = 90; clock.ms < 1000; clock.ms += 45) {
-      memory.postpone(known('a'), 10);
+      cache.postpone(known('a'), 10);
       expect(mayUse('a'), `${clock.ms}`).toBe(true);
     }
     clock.ms = 1000;
-    memory.postpone(known('a'), 10);
+    cache.postpone(known('a'), 10);
     expect(mayUse('a')).toBe(false);
-    expect(memory.mayContinue(known('a'))).toBe(false);
+    expect(cache.mayContinue(known('a'))).toBe(false);
   });
 
   it('not when its last failure is too long ago, because the backend may be back and may have revoked it', () => {
-    const { clock, memory, known, mayUse } = open();
-    memory.accept(entry('a'), 0);
+    const { clock, cache, known, mayUse } = open();
+    cache.accept(entry('a'), 0);
     clock.ms = 150;
-    memory.postpone(known('a'), 10);
+    cache.postpone(known('a'), 10);
     clock.ms = 200;
     expect(mayUse('a')).toBe(false);
-    expect(memory.mayContinue(known('a'))).toBe(true);
+    expect(cache.mayContinue(known('a'))).toBe(true);
   });
 
   it('not after it was refused, although later probes fail', () => {
-    const { clock, memory, known, mayUse } = open();
-    memory.accept(entry('a'), 0);
-    expect(memory.demote(known('a'), 10)).toBe(true);
+    const { clock, cache, known, mayUse } = open();
+    cache.accept(entry('a'), 0);
+    expect(cache.demote(known('a'), 10)).toBe(true);
     clock.ms = 20;
-    memory.postpone(known('a'), 10);
-    expect([mayUse('a'), memory.mayContinue(known('a'))]).toEqual([false, false]);
-    expect(memory.demote(known('a'), 10)).toBe(false);
+    cache.postpone(known('a'), 10);
+    expect([mayUse('a'), cache.mayContinue(known('a'))]).toEqual([false, false]);
+    expect(cache.demote(known('a'), 10)).toBe(false);
   });
 
   it('not after all answers were expired, also by a probe that was sent before', () => {
-    const { clock, memory, mayUse } = open();
-    memory.accept(entry('a'), 0);
+    const { clock, cache, mayUse } = open();
+    cache.accept(entry('a'), 0);
     clock.ms = 20;
-    memory.expireAll();
+    cache.expireAll();
     expect(mayUse('a')).toBe(false);
     clock.ms = 30;
-    memory.accept(entry('a'), 19);
+    cache.accept(entry('a'), 19);
     expect(mayUse('a')).toBe(false);
-    memory.accept(entry('a'), 25);
+    cache.accept(entry('a'), 25);
     expect(mayUse('a')).toBe(true);
   });
 });
 
 it('a key keeps its first entry when it is accepted again', () => {
-  const { memory } = open();
-  memory.accept(entry('a', 'M-1'), 0);
-  expect(memory.accept(entry('a', 'M-2'), 0).merchantCode).toBe('M-1');
+  const { cache } = open();
+  cache.accept(entry('a', 'M-1'), 0);
+  expect(cache.accept(entry('a', 'M-2'), 0).merchantCode).toBe('M-1');
 });
 
 it('the key that was used least recently is forgotten, and no more keys are kept than maxKeys', () => {
-  const { memory } = open(3);
-  for (const digest of ['a', 'b', 'c']) memory.accept(entry(digest), 0);
-  const kept = () => ['a', 'b', 'c', 'd', 'e'].filter((digest) => memory.known(digest)).join('');
-  memory.accept(entry('d'), 0);
+  const { cache } = open(3);
+  for (const digest of ['a', 'b', 'c']) cache.accept(entry(digest), 0);
+  const kept = () => ['a', 'b', 'c', 'd', 'e'].filter((digest) => cache.known(digest)).join('');
+  cache.accept(entry('d'), 0);
   expect(kept()).toBe('bcd');
-  memory.use('b');
-  memory.accept(entry('e'), 0);
+  cache.use('b');
+  cache.accept(entry('e'), 0);
   expect(kept()).toBe('bde');
-  expect(memory.size).toBe(3);
+  expect(cache.size).toBe(3);
 });
 
 it('rejected keys push out no accepted one, and the oldest of them are forgotten beyond maxKeys', () => {
-  const { memory, clock } = open(3);
-  memory.accept(entry('a'), 0);
-  for (const digest of ['w', 'x', 'y', 'z']) memory.reject(digest, { kind: 'unknown' }, 100);
-  expect(memory.known('a')).toBeDefined();
-  const rejected = () => ['w', 'x', 'y', 'z'].map((digest) => memory.rejected(digest)?.kind);
+  const { cache, clock } = open(3);
+  cache.accept(entry('a'), 0);
+  for (const digest of ['w', 'x', 'y', 'z']) cache.reject(digest, { kind: 'unknown' }, 100);
+  expect(cache.known('a')).toBeDefined();
+  const rejected = () => ['w', 'x', 'y', 'z'].map((digest) => cache.rejected(digest)?.kind);
   expect(rejected()).toEqual([undefined, 'unknown', 'unknown', 'unknown']);
   clock.ms = 100;
   expect(rejected()).toEqual([undefined, undefined, undefined, undefined]);
