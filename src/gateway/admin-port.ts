@@ -42,7 +42,7 @@ export async function openAdminPort(
   return { port, close };
 }
 
-/** Logs what people do on the admin port. Resolutions are logged by `Observer`. */
+/** Logs what people do on the admin port. */
 const observerOf = (logger: Logger): AdminObserver => ({
   loggedIn: (by, client) => logger.info({ by, client }, 'somebody logged in to the console'),
   wrongLogin: (client) => logger.warn({ client }, 'a login to the console was refused: wrong token'),

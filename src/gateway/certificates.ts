@@ -1,12 +1,12 @@
 import type { Config } from '../config/schema.ts';
 import { type CertificatePaths, WatchedCertificate } from '../lib/certificate.ts';
 import type { Clock } from '../lib/clock.ts';
-import type { Logger } from '../telemetry/logger.ts';
+import type { Emit, Told } from '../telemetry/emit.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
 
 export interface CertificatesTools {
   clock: Clock;
-  logger?: Logger;
+  emit?: Emit;
   metrics?: Metrics;
 }
 
@@ -26,30 +26,26 @@ export class Certificates {
    * @throws Error with a message for the operator if the files cannot be used
    */
   async open(name: string, paths: CertificatePaths): Promise<WatchedCertificate> {
-    const { clock, logger, metrics } = this.#tools;
-    const label = name.replace(/\.tls$/, '');
+    const { clock, emit, metrics } = this.#tools;
+    const certificate = name.replace(/\.tls$/, '') as Told<'certificate_reloaded'>['certificate'];
     const expires = (expiresAtMs: number) => {
-      if (Number.isFinite(expiresAtMs))
-        metrics?.certificateExpires.set({ certificate: label }, expiresAtMs / 1000);
+      if (Number.isFinite(expiresAtMs)) metrics?.certificateExpires.set({ certificate }, expiresAtMs / 1000);
     };
-    const certificate = await WatchedCertificate.open({
+    const watched = await WatchedCertificate.open({
       name,
       paths,
       clock,
       onReload: (reload) => {
-        metrics?.certificateReloads.inc({ certificate: label, result: reload.ok ? 'ok' : 'refused' });
-        if (reload.ok) {
+        if (!reload.ok) emit?.('certificate_refused', { certificate, reason: reload.error });
+        else {
           expires(reload.expiresAtMs);
-          logger?.info({ certificate: label }, 'a certificate was reloaded');
-        } else {
-          const fields = { certificate: label, reason: reload.error };
-          logger?.error(fields, 'a new certificate is refused; the old one stays in use');
+          emit?.('certificate_reloaded', { certificate });
         }
       },
     });
-    this.#open.push(certificate);
-    expires(certificate.expiresAtMs);
-    return certificate;
+    this.#open.push(watched);
+    expires(watched.expiresAtMs);
+    return watched;
   }
 
   get count(): number {

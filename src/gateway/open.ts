@@ -23,10 +23,9 @@ import { ClientTls } from '../lib/client-tls.ts';
 import type { Clock } from '../lib/clock.ts';
 import { findClient, trustOf } from '../requests/client-address.ts';
 import { Access } from '../telemetry/access.ts';
-import { Events } from '../telemetry/emit.ts';
+import { type Emit, Events } from '../telemetry/emit.ts';
 import type { Logger } from '../telemetry/logger.ts';
 import { Metrics } from '../telemetry/metrics.ts';
-import { Observer } from '../telemetry/observer.ts';
 import type { Tracing } from '../telemetry/tracing.ts';
 import { Lifecycle } from './admission.ts';
 import { AppVersions } from './app.ts';
@@ -79,28 +78,25 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   const metrics = new Metrics();
   const events = new Events(logger, metrics);
   const { emit } = events;
-  const observer = new Observer(metrics, logger);
 
   // What may fail. Tracing is first, because it fails if the operator has not installed what it needs.
   const tracing = await openTracing(config, metrics, tools);
   closing.defer(() => tracing?.close());
-  const certificates = new Certificates({ clock, logger, metrics });
+  const certificates = new Certificates({ clock, emit, metrics });
   closing.defer(() => certificates.close());
   const listenerTls: ListenerTls | undefined = listen.tls && {
     certificate: await certificates.open('listen.tls', listen.tls),
     minVersion: listen.tls.minVersion,
     handshakeTimeoutMs: config.limits.headerTimeoutMs,
     onHandshakeFailed: (reason, code) => {
-      metrics.handshakesFailed.inc({ reason });
-      // Everyone can make a handshake fail, so it is a line only at this level.
-      logger.debug({ reason, code }, 'a TLS handshake failed');
+      emit('handshake_failed', { reason, code });
     },
   };
   const upstreamTls =
     upstream.tls &&
     new ClientTls(await certificates.open('upstream.tls', upstream.tls), upstream.tls.serverName);
   const ofBackend = { clock, tracing, upstreamTls };
-  const keys = await openKeys(config, ofBackend, observer, closing);
+  const keys = await openKeys(config, ofBackend, emit, closing);
   closing.defer(() => keys.close());
   const openCertificate: Certificates['open'] = (name, paths) => certificates.open(name, paths);
   const ledger = await openLedger(config, clock, {
@@ -115,7 +111,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   if (file !== undefined) watch = await StoreWatch.of(config, { file, store, clock, logger });
   closing.defer(() => watch?.close());
   const storeId = await storeIdOf(store, mode, watch);
-  const rateLimiter = await openRateLimiter(config, clock, observer, openCertificate);
+  const rateLimiter = await openRateLimiter(config, clock, emit, openCertificate);
   closing.defer(() => rateLimiter?.close());
 
   // The engine, and how it reaches the backend.
@@ -167,8 +163,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
     tls: listenerTls,
     app,
     onMalformed: ({ code }) => {
-      metrics.requests.inc({ operation: 'none', outcome: code });
-      logger.info({ outcome: code }, 'malformed request');
+      emit('malformed_request', { outcome: code });
     },
     onConnectionRefused: () => metrics.connectionsRefused.inc(),
     onUpgrade: (req, socket, head) => upgrades.handle(app, req, socket as Socket, head),
@@ -221,13 +216,13 @@ async function openKeys(
     tracing,
     upstreamTls,
   }: { clock: Clock; tracing?: Tracing | undefined; upstreamTls?: ClientTls | undefined },
-  observer: Observer,
+  emit: Emit,
   closing: AsyncDisposableStack,
 ): Promise<KeySource> {
   const { keys: options, pepper } = auth;
   if (options.source === 'file') {
     const { path } = options;
-    return await FileKeySource.open({ path, pepper, onReload: (reload) => observer.keysReloaded(reload) });
+    return await FileKeySource.open({ path, pepper, emit });
   }
   const connections = { ...upstream, maxConnections: options.maxProbes };
   const executor = new Executor(connections, MAX_PROBE_BYTES, clock, upstreamTls);
@@ -236,9 +231,7 @@ async function openKeys(
     ...options,
     clock,
     probe: (secret) => probeKey(executor, options, secret, tracing?.beginOwn('key_probe', options.path)),
-    probed: (result) => observer.keyProbed(result),
-    failed: (reason) => observer.keysUnchecked(reason),
-    merchantChanged: (from, to) => observer.merchantChanged(from, to),
+    emit,
   });
 }
 
@@ -246,7 +239,7 @@ async function openKeys(
 async function openRateLimiter(
   { limits: { perMerchant }, store }: Config,
   clock: Clock,
-  observer: Observer,
+  emit: Emit,
   openCertificate: Certificates['open'],
 ) {
   if (!perMerchant) return undefined;
@@ -255,7 +248,7 @@ async function openRateLimiter(
     clock,
     redis: await openRedis(store, perMerchant.timeoutMs, openCertificate),
     prefix: store.kind === 'redis' ? store.prefix : '',
-    onShared: (isShared, reason) => observer.limitsShared(isShared, reason),
+    emit,
   });
 }
 

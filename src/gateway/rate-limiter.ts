@@ -7,6 +7,7 @@ import {
 } from 'rate-limiter-flexible';
 import type { MerchantRate } from '../config/merchant-limits.ts';
 import type { Clock } from '../lib/clock.ts';
+import type { Emit } from '../telemetry/emit.ts';
 
 /** While Redis does not answer, one request in this time tries it. The commands of all would fill the memory. */
 const TRY_AGAIN_MS = 1000;
@@ -23,8 +24,7 @@ export interface RateLimiterOptions {
   redis: SharedCounts | undefined;
   /** The first part of every key name. */
   prefix: string;
-  /** Called when Redis stops and begins to answer. */
-  onShared(isShared: boolean, reason?: string): void;
+  emit: Emit;
 }
 
 /** Refuses, by the promise's rejection with a RateLimiterRes. */
@@ -55,10 +55,10 @@ export class RateLimiter {
     if (shared && this.#mayAskRedis()) {
       try {
         const answer = await answerOf(shared, merchant);
-        this.#setShared(true);
+        this.#share();
         return answer;
       } catch (error) {
-        this.#setShared(false, (error as Error).message);
+        this.#countAlone((error as Error).message);
       }
     }
     return await answerOf(own, merchant);
@@ -71,7 +71,7 @@ export class RateLimiter {
   #mayAskRedis(): boolean {
     const { redis, clock } = this.#options;
     if (redis?.status !== 'ready') {
-      this.#setShared(false, 'not connected');
+      this.#countAlone('not connected');
       return false;
     }
     if (this.#isShared) return true;
@@ -81,11 +81,16 @@ export class RateLimiter {
     return true;
   }
 
-  #setShared(isShared: boolean, reason?: string): void {
-    if (isShared === this.#isShared) return;
-    this.#isShared = isShared;
-    if (!isShared) this.#tryAgainAtMs = this.#options.clock.monotonicMs() + TRY_AGAIN_MS;
-    this.#options.onShared(isShared, reason);
+  #share(): void {
+    if (!this.#isShared) this.#options.emit('limits_shared', {});
+    this.#isShared = true;
+  }
+
+  #countAlone(reason: string): void {
+    if (!this.#isShared) return;
+    this.#isShared = false;
+    this.#tryAgainAtMs = this.#options.clock.monotonicMs() + TRY_AGAIN_MS;
+    this.#options.emit('limits_unshared', { reason });
   }
 
   #countersOf(rate: MerchantRate): Counters {

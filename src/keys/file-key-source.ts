@@ -1,6 +1,6 @@
 import { hash } from 'node:crypto';
-import type { KeyReload } from '../lib/context.ts';
 import { Followed, messageOf, readBounded } from '../lib/followed.ts';
+import type { Emit } from '../telemetry/emit.ts';
 import { parseKeyFile, parseKeyFileAside } from './key-file.ts';
 import { KeyIndex } from './key-index.ts';
 import type { KeyEntry, KeySource, KeySourceHealth } from './key-source.ts';
@@ -17,8 +17,8 @@ export interface FileKeySourceOptions {
   pepper?: string | undefined;
   /** Milliseconds between two checks of the file for changes. Default 100. */
   pollMs?: number;
-  /** Called once for each change of the keys and for each {@link FileKeySource.reload}. Must not throw. */
-  onReload?: (reload: KeyReload) => void;
+  /** Is told each change of the keys and each {@link FileKeySource.reload}. */
+  emit?: Emit;
 }
 
 /**
@@ -35,7 +35,7 @@ export class FileKeySource implements KeySource {
   private constructor(options: FileKeySourceOptions, bytes: Buffer) {
     this.#options = options;
     this.#index = KeyIndex.of(parseKeyFile(bytes), options.pepper);
-    const { path, pepper, pollMs = POLL_MS, onReload } = options;
+    const { path, pepper, pollMs = POLL_MS, emit } = options;
     const read = async () => {
       const bytes = await readBounded(path, MAX_BYTES).catch((error: unknown) => {
         throw new Error(`the file: ${messageOf(error)}`);
@@ -43,7 +43,7 @@ export class FileKeySource implements KeySource {
       const load = async () => KeyIndex.of(await parseKeyFileAside(bytes), pepper);
       return { id: hash('sha256', bytes), load };
     };
-    const refused = (error: unknown) => onReload?.({ ok: false, error: messageOf(error) });
+    const refused = (error: unknown) => emit?.('keys_refused', { reason: messageOf(error) });
     const apply = (index: KeyIndex) => this.#accept(index);
     this.#followed = new Followed({ paths: [path], pollMs, read, apply, refused }, hash('sha256', bytes));
   }
@@ -100,6 +100,6 @@ export class FileKeySource implements KeySource {
     this.#index = index;
     this.#generation++;
     for (const listener of this.#listeners) listener();
-    this.#options.onReload?.({ ok: true, keys: index.size });
+    this.#options.emit?.('keys_reloaded', { keys: index.size });
   }
 }

@@ -2,24 +2,17 @@ import { hash, randomBytes } from 'node:crypto';
 import { isIPv6 } from 'node:net';
 import type { Clock } from '../lib/clock.ts';
 import type { ProbeAnswer } from '../lib/exchange.ts';
+import type { Emit } from '../telemetry/emit.ts';
 import { KeyCache, type KnownKey } from './key-cache.ts';
 import type { KeyAnswer, KeyEntry, KeySource, KeySourceHealth } from './key-source.ts';
 import type { UpstreamKeyOptions } from './options.ts';
 import { type Probed, ProbeQueue } from './probe-queue.ts';
 
-/** How a probe ended. `merchant_changed`: the backend names another merchant for the secret key than before. */
-export type ProbeResult = Probed['kind'] | 'merchant_changed';
-
 export interface UpstreamKeySourceOptions extends UpstreamKeyOptions {
   /** Asks the backend for the merchant of a secret key. Must not throw. */
   probe: (secret: string) => Promise<ProbeAnswer>;
   clock: Clock;
-  /** Called after each probe. Must not throw. */
-  probed?: (result: ProbeResult) => void;
-  /** Called when a key cannot be checked, at most every ten seconds. `reason` contains no secret. Must not throw. */
-  failed?: (reason: string) => void;
-  /** Called when the backend names another merchant for a secret key than before. Must not throw. */
-  merchantChanged?: (from: string, to: string) => void;
+  emit: Emit;
 }
 
 /** `Retry-After` is one second, so a key whose probe failed is probed again after it. */
@@ -84,7 +77,7 @@ export class UpstreamKeySource implements KeySource {
     const ofClient = this.#waitingOf.get(client) ?? 0;
     // One address may be half of the requests that wait.
     if (this.#waiting >= maxWaiting || ofClient >= Math.ceil(maxWaiting / 2)) {
-      this.#options.probed?.('overloaded');
+      this.#options.emit('keyProbes', { result: 'overloaded' });
       return OVERLOADED;
     }
     this.#waiting++;
@@ -157,7 +150,7 @@ export class UpstreamKeySource implements KeySource {
     const known = this.#cache.known(digest);
     if (answer.kind === 'accepted' && known && known.entry.merchantCode !== answer.merchantCode)
       return this.#merchantChanged(known, answer.merchantCode);
-    this.#options.probed?.(answer.kind);
+    this.#options.emit('keyProbes', { result: answer.kind });
     this.#note(answer);
     switch (answer.kind) {
       case 'accepted': {
@@ -178,8 +171,7 @@ export class UpstreamKeySource implements KeySource {
    * the secret key is unusable while the backend names another merchant.
    */
   #merchantChanged({ entry }: KnownKey, to: string): KeyAnswer {
-    this.#options.probed?.('merchant_changed');
-    this.#options.merchantChanged?.(entry.merchantCode, to);
+    this.#options.emit('merchant_changed', { from: entry.merchantCode, to });
     return this.#reject(entry.digest, UNCHECKED, RETRY_MS);
   }
 
@@ -207,7 +199,8 @@ export class UpstreamKeySource implements KeySource {
     this.#lastFailure = answer.kind === 'failed' ? answer.reason : undefined;
     if (answer.kind === 'failed' && nowMs >= this.#loggedAtMs + LOG_EVERY_MS) {
       this.#loggedAtMs = nowMs;
-      this.#options.failed?.(answer.reason);
+      // The reason contains no secret.
+      this.#options.emit('keys_unchecked', { reason: answer.reason });
     }
   }
 }

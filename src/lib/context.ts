@@ -163,6 +163,3 @@ export function hasBody(req: IncomingMessage): boolean {
   const { 'content-length': length = '0', 'transfer-encoding': coding } = req.headers;
   return coding !== undefined || Number(length) > 0;
 }
-
-/** The result of reading the secret keys again. After a refusal the old keys stay in force; `error` is safe to log. */
-export type KeyReload = { ok: true; keys: number } | { ok: false; error: string };

@@ -9,8 +9,8 @@ import { systemClock } from '../lib/clock.ts';
 import { findContext, type Merchant } from '../lib/context.ts';
 import { problemDocument, sendProblem } from '../lib/problem.ts';
 import { newRequestId } from '../telemetry/access.ts';
+import { Events } from '../telemetry/emit.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
-import { logReload } from '../telemetry/observer.ts';
 
 /** Options of {@link bearerAuth}. */
 export interface BearerAuthOptions {
@@ -55,8 +55,8 @@ export interface BearerAuthMiddleware {
 export async function bearerAuth(options: BearerAuthOptions = {}): Promise<BearerAuthMiddleware> {
   const { logger = createLogger('warn'), ...values } = options;
   const { path, pepper, realm, scope } = parsed(bearerOptions, values, 'bearerAuth');
-  const onReload = (reload: Parameters<typeof logReload>[1]) => logReload(logger, reload);
-  const keys = await FileKeySource.open({ path, pepper, onReload });
+  const { emit } = new Events(logger);
+  const keys = await FileKeySource.open({ path, pepper, emit });
   const authenticator = new Authenticator(keys, { realm }, systemClock);
   const handler = (
     req: IncomingMessage & { merchant?: Merchant },

@@ -7,6 +7,7 @@ import { systemClock } from '../../src/lib/clock.ts';
 import { StoreClosed } from '../../src/store/contract.ts';
 import { storeOptions } from '../../src/store/options.ts';
 import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
+import { emitTo } from '../support/emit.ts';
 import { LONG, openRedisStore } from '../support/open-store.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
@@ -62,17 +63,17 @@ it('the documented user can do all that the store needs, and can neither flush n
   expect(await store.readMark('protect')).toEqual(mark);
 
   const counting = await openRedis({ ...storeOptions.parse({ kind: 'redis', url }) }, 5000);
-  const shared: boolean[] = [];
+  const fallbacks: string[] = [];
   const limiter = new RateLimiter({
     ...{ clock: systemClock, redis: counting, prefix: 'oncegate' },
-    onShared: (isShared) => shared.push(isShared),
+    emit: emitTo({ limits_unshared: ({ reason }) => fallbacks.push(reason) }),
   });
   onTestFinished(() => limiter.close());
   const rate = { requests: 1, windowMs: 60_000, burst: { requests: 1, windowMs: 120_000 } };
   const waits = [];
   for (let i = 0; i < 3; i++) waits.push(await limiter.take('M-1', rate));
   expect(waits).toEqual([undefined, undefined, expect.any(Number)]);
-  expect(shared).toEqual([]);
+  expect(fallbacks).toEqual([]);
 
   const same = new Redis(url, { lazyConnect: true });
   onTestFinished(() => same.disconnect());

@@ -22,6 +22,7 @@ import type { CopyRegister } from '../../src/store/register.ts';
 import { startTopology } from '../faults/chaos/start-topology.ts';
 import type { Topology } from '../faults/chaos/topology.ts';
 import { completed as completedFrom, newId, newRecord, replacement } from '../registers/records.ts';
+import { emitTo } from '../support/emit.ts';
 import { LONG, openCopyRegister, openRedisStore } from '../support/open-store.ts';
 import { monitorRedis } from '../support/redis-monitor.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
@@ -411,12 +412,12 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
   it('two gateways on a cluster share the limits of merchants, whichever master counts', async () => {
     const topology = await topologyOf('cluster');
     const store = storeOptions.parse(topology.config.store);
-    const fallbacks: unknown[] = [];
+    const fallbacks: string[] = [];
     const limiters: RateLimiter[] = [];
     for (let i = 0; i < 2; i++) {
       const limiter = new RateLimiter({
         ...{ clock: systemClock, redis: await openRedis(store, 5000), prefix },
-        onShared: (isShared, reason) => fallbacks.push([isShared, reason]),
+        emit: emitTo({ limits_unshared: ({ reason }) => fallbacks.push(reason) }),
       });
       onTestFinished(() => limiter.close());
       limiters.push(limiter);

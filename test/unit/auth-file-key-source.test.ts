@@ -4,8 +4,8 @@ import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
 import { FileKeySource, type FileKeySourceOptions } from '../../src/keys/file-key-source.ts';
-import type { KeyReload } from '../../src/lib/context.ts';
 import { replaceFile, temporaryFolder } from '../support/config.ts';
+import { emitTo } from '../support/emit.ts';
 
 const fileOf = (...secrets: string[]) => {
   const keys = secrets.map((secret, i) => `{ id: k${i}, dangerouslyPlainSecret: ${secret} }`);
@@ -20,9 +20,12 @@ function keyFile(text: string): string {
 
 /** A source that polls every 10 ms, and its reloads. By default its file has one key. */
 async function openSource(path = keyFile(fileOf('one')), options: Partial<FileKeySourceOptions> = {}) {
-  const reloads: KeyReload[] = [];
-  const onReload = (reload: KeyReload) => void reloads.push(reload);
-  const source = await FileKeySource.open({ path, pollMs: 10, onReload, ...options });
+  const reloads: { ok: boolean; keys?: number; error?: string }[] = [];
+  const emit = emitTo({
+    keys_reloaded: ({ keys }) => reloads.push({ ok: true, keys }),
+    keys_refused: ({ reason: error }) => reloads.push({ ok: false, error }),
+  });
+  const source = await FileKeySource.open({ path, pollMs: 10, emit, ...options });
   onTestFinished(() => source.close());
   return { path, source, reloads };
 }

@@ -2,7 +2,6 @@ import { pino } from 'pino';
 import { expect, it } from 'vitest';
 import { type Emit, Events } from '../../src/telemetry/emit.ts';
 import { Metrics } from '../../src/telemetry/metrics.ts';
-import { Observer } from '../../src/telemetry/observer.ts';
 import { eachRowInTurn } from '../support/each-row.ts';
 import { checkLine } from '../support/log-lines.ts';
 import { Scrape } from '../support/metrics.ts';
@@ -12,7 +11,7 @@ const withdraw = { operation: 'withdraw' };
 const noAnswer = { cause: 'timeout', reason: 'no answer' } as const;
 
 /** Events that are rare in other tests, and the series that counts each. */
-const TOLD: [name: string, labels: Record<string, string>, tell: (emit: Emit, seen: Observer) => void][] = [
+const TOLD: [name: string, labels: Record<string, string>, tell: (emit: Emit) => void][] = [
   ['in_doubt', { ...withdraw, cause: 'timeout' }, (emit) => emit('in_doubt', { ...call, ...noAnswer })],
   ['merchant_in_doubt', { merchant: 'M-1' }, (emit) => emit('in_doubt', { ...call, ...noAnswer })],
   ['sent_again', withdraw, (emit) => emit('sent_again', call)],
@@ -24,7 +23,7 @@ const TOLD: [name: string, labels: Record<string, string>, tell: (emit: Emit, se
     { ...withdraw, result: 'failed' },
     (emit) => emit('lookups', { ...withdraw, result: 'failed' }),
   ],
-  ['key_probes', { result: 'overloaded' }, (_, seen) => seen.keyProbed('overloaded')],
+  ['key_probes', { result: 'overloaded' }, (emit) => emit('keyProbes', { result: 'overloaded' })],
   [
     'unreadable_records',
     { reason: 'damaged' },
@@ -39,11 +38,10 @@ it('each event is counted once, and logged as the table says', async () => {
   metrics.nameMerchants(['M-1']);
   const logger = pino({ level: 'debug' }, { write: (line: string) => checkLine(line, JSON.parse(line)) });
   const { emit } = new Events(logger, metrics);
-  const observer = new Observer(metrics, logger);
   await eachRowInTurn(TOLD, async ([name, labels, tell]) => {
     const count = async () => new Scrape(await metrics.text()).value(`oncegate_${name}_total`, labels) ?? 0;
     const before = await count();
-    tell(emit, observer);
+    tell(emit);
     expect(await count()).toBe(before + 1);
   });
 });
