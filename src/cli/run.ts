@@ -46,7 +46,7 @@ export async function runCommand(args: string[], terminal: Terminal): Promise<nu
 async function run([name = '', ...args]: string[], terminal: Terminal): Promise<void> {
   if (['', '-h', '--help', 'help'].includes(name)) throw new Help(USAGE);
   if (name === '--version') {
-    const { thisBuild } = await import('../lib/build.ts');
+    const { thisBuild } = await import('../lib/program.ts');
     terminal.stdout.write(`${thisBuild().version}\n`);
     return;
   }

@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url';
 import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
 import { makeFolder } from '../lib/folder.ts';
-import { programFile } from '../lib/program-files.ts';
+import { programFile } from '../lib/program.ts';
 import { createSandbox, type Sandbox } from '../sandbox/sandbox.ts';
 import { Exit, portOf, readArguments, TEXT, type Terminal } from './arguments.ts';
 import { type RunningGateway, serveFile, shutDownOnSignal, startGateway } from './serve.ts';

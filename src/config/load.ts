@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { type Document, isMap, isScalar, LineCounter, parseDocument } from 'yaml';
-import { durationMs } from '../lib/duration.ts';
+import { durationMs } from './duration.ts';
 import { explain, pathText } from './explain.ts';
 import { type Config, configSchema } from './schema.ts';
 

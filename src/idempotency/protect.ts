@@ -10,12 +10,12 @@ import {
 import type { Exchange } from '../lib/exchange.ts';
 import { type Problem, problem } from '../lib/problem.ts';
 import type { Spans } from '../lib/trace.ts';
+import { addHop } from '../requests/hops.ts';
 import type { Emit, Told } from '../telemetry/emit.ts';
 import { answerOf, sendAnswer } from './answer.ts';
 import type { Call, Result } from './call.ts';
 import type { Engine } from './engine.ts';
 import { fingerprintOf } from './fingerprint.ts';
-import { addHop } from './hops.ts';
 import { readKey, waitOf } from './key.ts';
 import type { ObservedCall } from './observation.ts';
 

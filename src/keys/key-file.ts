@@ -2,7 +2,7 @@ import { Worker } from 'node:worker_threads';
 import { LineCounter, parseDocument, type YAMLError } from 'yaml';
 import * as z from 'zod';
 import { NAME_PATTERN } from '../lib/context.ts';
-import { threadFile } from '../lib/program-files.ts';
+import { threadFile } from '../lib/program.ts';
 import { hasDuplicateMember } from '../requests/duplicate-member.ts';
 import { isSecret } from './authorization-header.ts';
 import { isMistyped, MISTYPED } from './secret-key.ts';

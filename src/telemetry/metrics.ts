@@ -5,7 +5,7 @@ import {
   type OpenMetricsContentType,
   Registry,
 } from 'prom-client';
-import { thisBuild } from '../lib/build.ts';
+import { thisBuild } from '../lib/program.ts';
 import { CATALOGUE, type ConfiguredSet, type Definition, type LabelValues, OUTCOMES } from './catalogue.ts';
 import { Counter, Histogram } from './series.ts';
 

@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http';
 import { test } from 'vitest';
 import { endToEndHeaders, forwardedHeaders } from '../../src/backend/headers.ts';
-import { addHop } from '../../src/idempotency/hops.ts';
+import { addHop } from '../../src/requests/hops.ts';
 import { readKey, waitOf } from '../../src/idempotency/key.ts';
 import { readBearer } from '../../src/keys/authorization-header.ts';
 import { findClient, trustOf } from '../../src/requests/client-address.ts';

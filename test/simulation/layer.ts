@@ -1,6 +1,6 @@
 import { answerOf } from '../../src/idempotency/answer.ts';
 import type { Result } from '../../src/idempotency/call.ts';
-import { addHop, hopOf } from '../../src/idempotency/hops.ts';
+import { addHop, hopOf } from '../../src/requests/hops.ts';
 import { recordIdOf } from '../../src/ledger/record-id.ts';
 import type { Fingerprint, RecordId } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';

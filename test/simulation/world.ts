@@ -1,5 +1,5 @@
 import type { Result } from '../../src/idempotency/call.ts';
-import { hopOf } from '../../src/idempotency/hops.ts';
+import { hopOf } from '../../src/requests/hops.ts';
 import type { Fingerprint, RecordId } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
 import type { MemoryRegister } from '../support/memory-register.ts';

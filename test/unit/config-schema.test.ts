@@ -1,10 +1,10 @@
 import { describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
 import * as z from 'zod';
+import { durationMs } from '../../src/config/duration.ts';
 import { configJsonSchema } from '../../src/config/json-schema.ts';
 import { parseConfig } from '../../src/config/load.ts';
 import { MASK, masked } from '../../src/config/masked.ts';
-import { durationMs } from '../../src/lib/duration.ts';
 import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
 import { read } from '../support/repository.ts';
 

@@ -2,7 +2,7 @@ import { globSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { VERSION_PLACES } from '../../scripts/version.ts';
-import { thisBuild } from '../../src/lib/build.ts';
+import { thisBuild } from '../../src/lib/program.ts';
 import { ROOT, read } from '../support/repository.ts';
 
 const { version } = thisBuild();

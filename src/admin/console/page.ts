@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import express, { Router } from 'express';
-import { programFile } from '../../lib/program-files.ts';
+import { programFile } from '../../lib/program.ts';
 import { unbuiltPage } from '../headers.ts';
 import { allowOnly, refuse } from '../problems.ts';
 

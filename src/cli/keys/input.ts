@@ -1,9 +1,9 @@
 import { readFileSync } from 'node:fs';
 import * as z from 'zod';
+import { durationMs } from '../../config/duration.ts';
 import { isSecret } from '../../keys/authorization-header.ts';
 import { type KeyFile, parseKeyFile } from '../../keys/key-file.ts';
 import { isMistyped, MISTYPED } from '../../keys/secret-key.ts';
-import { durationMs } from '../../lib/duration.ts';
 import { Exit, TEXT, type Terminal } from '../arguments.ts';
 
 /** The options that say where the key file is. */

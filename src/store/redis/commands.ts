@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { Command, Redis } from 'ioredis';
 import type { RecordId } from '../../lib/brands.ts';
-import { programFile } from '../../lib/program-files.ts';
+import { programFile } from '../../lib/program.ts';
 import {
   STORE_FORMAT,
   StoreClosed,

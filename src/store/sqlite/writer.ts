@@ -1,6 +1,6 @@
 import { Worker } from 'node:worker_threads';
 import { afterReading, type Clock } from '../../lib/clock.ts';
-import { threadFile } from '../../lib/program-files.ts';
+import { threadFile } from '../../lib/program.ts';
 import type { Emit } from '../../telemetry/emit.ts';
 import { Batch, type Value } from './batch.ts';
 import { messageOf, unavailable } from './database.ts';

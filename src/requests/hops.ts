@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http';
 import { type Problem, problem } from '../lib/problem.ts';
-import { HOPS } from '../requests/fields.ts';
+import { HOPS } from './fields.ts';
 
 const MAX_HOPS = 8;
 /** How many digits of the store's id a hop has: enough to tell stores apart. */
