@@ -7,7 +7,8 @@ import { globSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { configSchema } from '../src/config/schema.ts';
-import { problem, problemCodes } from '../src/lib/problem.ts';
+import { problem } from '../src/lib/problem.ts';
+import { problemCodes } from '../src/lib/problem-table.ts';
 import { CATALOGUE, type Definition } from '../src/telemetry/catalogue.ts';
 import { EVENTS } from '../src/telemetry/events.ts';
 import { optionPaths, pathsIn } from '../test/support/option-paths.ts';

@@ -1,5 +1,5 @@
 import { parse } from 'yaml';
-import { problems } from '../../src/lib/problem.ts';
+import { problems } from '../../src/lib/problem-table.ts';
 
 interface Example {
   summary: string;

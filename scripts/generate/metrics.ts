@@ -1,4 +1,4 @@
-import { problemCodes } from '../../src/lib/problem.ts';
+import { problemCodes } from '../../src/lib/problem-table.ts';
 import { CATALOGUE, type Definition, type LabelValues, OUTCOMES } from '../../src/telemetry/catalogue.ts';
 import { NOTES } from './metric-notes.ts';
 

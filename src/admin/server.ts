@@ -1,7 +1,8 @@
 import { createServer, type RequestListener, type Server } from 'node:http';
 import type { Duplex } from 'node:stream';
-import type { ProblemCode } from '../console/contract.ts';
+
 import { sendProblemOnSocket } from '../lib/problem.ts';
+import type { AdminProblemCode } from '../lib/problem-table.ts';
 import { HEADERS } from './headers.ts';
 import { adminProblem } from './problems.ts';
 
@@ -30,7 +31,7 @@ export function createAdminServer(application: RequestListener): Server {
   return server;
 }
 
-function refuseOnSocket(socket: Duplex, code: ProblemCode, detail: string): void {
+function refuseOnSocket(socket: Duplex, code: AdminProblemCode, detail: string): void {
   const { headers, ...problem } = adminProblem(code, detail);
   sendProblemOnSocket(socket, { ...problem, headers: { ...headers, ...HEADERS } });
 }

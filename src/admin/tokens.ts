@@ -1,6 +1,7 @@
 import { hash, timingSafeEqual } from 'node:crypto';
 import type { RequestHandler, Response } from 'express';
-import type { Permission, ProblemCode } from '../console/contract.ts';
+import type { Permission } from '../console/contract.ts';
+import type { AdminProblemCode } from '../lib/problem-table.ts';
 import type { AdminOptions } from './options.ts';
 import { refuse } from './problems.ts';
 import type { Tries } from './tries.ts';
@@ -64,7 +65,7 @@ export function requireToken(
   };
 }
 
-function unauthorized(res: Response, code: ProblemCode, detail: string): void {
+function unauthorized(res: Response, code: AdminProblemCode, detail: string): void {
   res.setHeader('WWW-Authenticate', 'Bearer realm="oncegate admin"');
   refuse(res, code, detail);
 }

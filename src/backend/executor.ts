@@ -1,5 +1,5 @@
 import { buildConnector, type Dispatcher, Pool } from 'undici';
-import type { ClientTls } from '../lib/client-tls.ts';
+import type { ClientTls } from '../lib/certificate.ts';
 import { afterReading, type Clock } from '../lib/clock.ts';
 import type { Exchange } from '../lib/exchange.ts';
 import { hasField, valuesOf } from '../requests/fields.ts';

@@ -1,6 +1,6 @@
 import { connect, isIP } from 'node:net';
 import { connect as connectTls, type TLSSocket } from 'node:tls';
-import type { ClientTls } from '../lib/client-tls.ts';
+import type { ClientTls } from '../lib/certificate.ts';
 import type { Exchange, LookupAnswer } from '../lib/exchange.ts';
 import { executedBehind } from '../lib/problem.ts';
 import { endSent, type OwnRequest } from '../lib/trace.ts';

@@ -3,7 +3,7 @@ import http from 'node:http';
 import https from 'node:https';
 import type { Socket } from 'node:net';
 import { createProxyMiddleware, type Plugin } from 'http-proxy-middleware';
-import type { ClientTls } from '../lib/client-tls.ts';
+import type { ClientTls } from '../lib/certificate.ts';
 import { contextOf } from '../lib/context.ts';
 import {
   type Problem,

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { Executor } from '../backend/executor.ts';
 import type { Config } from '../config/schema.ts';
 import { Certificates } from '../gateway/certificates.ts';
-import { ClientTls } from '../lib/client-tls.ts';
+import { ClientTls } from '../lib/certificate.ts';
 import { systemClock } from '../lib/clock.ts';
 import type { Exchange } from '../lib/exchange.ts';
 

@@ -63,6 +63,7 @@
  */
 
 import type { RecordView, ResolveRequest } from '../doubts/records.ts';
+import type { AdminProblemCode } from '../lib/problem-table.ts';
 
 /** The request header with the session's secret. */
 export type SecretHeader = 'X-Console-Secret';
@@ -80,42 +81,10 @@ export interface ConsoleProblem {
   status: number;
   /** One sentence about this request, for people. */
   detail: string;
-  code: ProblemCode;
+  code: AdminProblemCode;
   /** With `alive`, `changed`: the record as it is now. */
   record?: RecordView;
 }
-
-/** What went wrong. `problems.ts` has the status and the title of each. */
-export type ProblemCode =
-  | 'invalid'
-  /** There is no session, or it has ended. Show the login. */
-  | 'not_logged_in'
-  /** To programs: there is no bearer token. The page never gets it. */
-  | 'token_required'
-  | 'wrong_token'
-  /** See {@link Session.may}. */
-  | 'not_permitted'
-  /** To programs: there is no `admin.token`, so they get no records. The page never gets it. */
-  | 'off'
-  | 'foreign_origin'
-  | 'not_found'
-  | 'console_off'
-  /** There is neither a record nor an audit trail. */
-  | 'absent'
-  | 'no_body'
-  | 'method_not_allowed'
-  /** The owner of the record may still be working on it. Try again after `Retry-After`. */
-  | 'alive'
-  /** The record is not in doubt under that execution any more. Show {@link ConsoleProblem.record}. */
-  | 'changed'
-  | 'too_large'
-  | 'not_json'
-  | 'wrong_host'
-  | 'too_many_tries'
-  | 'internal'
-  | 'unreadable'
-  /** The store did not answer in time. A `resolve` may have been written: read the record again. */
-  | 'unavailable';
 
 // Session
 

@@ -18,7 +18,7 @@ import { UpstreamKeySource } from '../keys/upstream-key-source.ts';
 import { measured } from '../ledger/measured.ts';
 import { openLedger, openRedis } from '../ledger/open-store.ts';
 import { StoreWatch, storeIdOf } from '../ledger/store-watch.ts';
-import { ClientTls } from '../lib/client-tls.ts';
+import { ClientTls } from '../lib/certificate.ts';
 import type { Clock } from '../lib/clock.ts';
 import { findClient, trustOf } from '../requests/client-address.ts';
 import { hopOf } from '../requests/hops.ts';

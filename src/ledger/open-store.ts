@@ -1,7 +1,6 @@
 import { hostname } from 'node:os';
 import type * as z from 'zod';
-import { type CertificatePaths, WatchedCertificate } from '../lib/certificate.ts';
-import { ClientTls } from '../lib/client-tls.ts';
+import { type CertificatePaths, ClientTls, WatchedCertificate } from '../lib/certificate.ts';
 import { type Clock, systemClock } from '../lib/clock.ts';
 import type { lockOptions, RedisSection, StoreOptions } from '../store/options.ts';
 import type { RedisClient } from '../store/redis/client.ts';

@@ -2,51 +2,7 @@ import { type ServerResponse, STATUS_CODES } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { hasBody } from './context.ts';
 import type { BackendResponse } from './exchange.ts';
-
-/** Whether the request that gets this answer was executed. */
-type Executed = 'no' | 'perhaps' | 'yes';
-
-/**
- * What a program does next. `same_key`: waits, and sends the same request again. `new_key`: corrects the request,
- * because nothing was executed under its key. `never`: asks a person.
- */
-type Retry = 'same_key' | 'new_key' | 'never';
-
-type Row = [status: number, executed: Executed, retry: Retry, title: string, retryAfterS?: number];
-
-/**
- * The gateway's own answers: code → status, whether the request that gets the answer was executed, what to do next, the title, and
- * the usual `Retry-After`. Codes are stable. docs/merchants.md explains them.
- *
- * `new_key` is only for requests without a usable key, and for those that every configuration refuses. Any other refusal may follow an
- * execution whose answer was lost.
- */
-export const problems = {
-  missing_credentials: [401, 'no', 'never', 'A bearer secret key is required'],
-  invalid_key: [401, 'no', 'never', 'The secret key is not valid'],
-  insufficient_scope: [403, 'no', 'never', 'The secret key may not call this operation'],
-  not_declared: [404, 'no', 'never', 'The request is not declared'],
-  method_not_allowed: [405, 'no', 'new_key', 'The method is not allowed'],
-  invalid_request: [400, 'no', 'never', 'The request is malformed'],
-  invalid_target: [400, 'no', 'new_key', 'The request target is ambiguous'],
-  idempotency_key_invalid: [400, 'no', 'new_key', 'The idempotency key is malformed'],
-  idempotency_key_required: [400, 'no', 'new_key', 'This operation requires an idempotency key'],
-  request_timeout: [408, 'no', 'same_key', 'The request body did not arrive in time'],
-  body_too_large: [413, 'no', 'never', 'The request body is too large'],
-  idempotency_key_reused: [422, 'no', 'never', 'The idempotency key belongs to another request'],
-  rate_limited: [429, 'no', 'same_key', 'The merchant sends too many requests; nothing was sent', 1],
-  request_in_flight: [409, 'perhaps', 'same_key', 'The first request with this key still runs', 1],
-  outcome_unknown: [409, 'perhaps', 'never', 'It cannot be known whether the request was executed'],
-  response_not_stored: [409, 'yes', 'never', 'The request was executed, but its result is not stored'],
-  loop_detected: [508, 'no', 'never', 'The request has passed this gateway before; nothing was sent'],
-  store_unavailable: [503, 'no', 'same_key', 'The idempotency store cannot be reached; nothing was sent', 1],
-  upstream_unreachable: [502, 'no', 'same_key', 'The backend cannot be reached; nothing was sent'],
-  overloaded: [503, 'no', 'same_key', 'The gateway is overloaded; nothing was sent', 1],
-  shutting_down: [503, 'no', 'same_key', 'The gateway is shutting down; nothing was sent', 1],
-  internal_error: [500, 'perhaps', 'same_key', 'The gateway failed'],
-} satisfies Record<string, Row>;
-
-export type ProblemCode = keyof typeof problems;
+import { type Executed, type ProblemCode, type ProblemRow, problems } from './problem-table.ts';
 
 const TYPE = 'urn:oncegate:problem:';
 
@@ -74,14 +30,11 @@ export interface ProblemOptions {
 }
 
 export function problem(code: ProblemCode, detail: string, options: ProblemOptions = {}): Problem {
-  const [status, , , title, soonS]: Row = problems[code];
+  const [status, , , title, soonS]: ProblemRow = problems[code];
   const { retryAfterS = soonS, headers = {} } = options;
   const retryAfter = retryAfterS !== undefined && { 'Retry-After': String(retryAfterS) };
   return { code, status: options.status ?? status, title, detail, headers: { ...headers, ...retryAfter } };
 }
-
-/** All codes, for tests of documents and alerts. */
-export const problemCodes = Object.keys(problems) as ProblemCode[];
 
 /**
  * Whether another gateway behind this one says that the request was executed, if the answer is that gateway's own. `perhaps` also if

@@ -1,4 +1,4 @@
-import { problemCodes } from '../lib/problem.ts';
+import { problemCodes } from '../lib/problem-table.ts';
 
 /**
  * The values of a label. They are bounded: a list of words; or a set of the configuration, whose size the schema limits; or a

@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { problemCodes } from '../../src/lib/problem.ts';
+import { problemCodes } from '../../src/lib/problem-table.ts';
 import { temporaryFolder, testConfig } from '../support/config.ts';
 import { openLossyWire } from '../support/lossy-wire.ts';
 import { metric } from '../support/metrics.ts';

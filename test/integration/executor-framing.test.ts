@@ -6,7 +6,7 @@ import { createSecureContext, TLSSocket } from 'node:tls';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { Executor } from '../../src/backend/executor.ts';
 import { upstreamOptions } from '../../src/backend/options.ts';
-import type { ClientTls } from '../../src/lib/client-tls.ts';
+import type { ClientTls } from '../../src/lib/certificate.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { type OpenBackend, openBackend } from '../support/backend.ts';
 import { Authority } from '../support/certificates.ts';

@@ -1,6 +1,6 @@
 import { expect } from 'vitest';
 import { problemsIn } from '../../scripts/generate/answers-table.ts';
-import type { ProblemCode } from '../../src/lib/problem.ts';
+import type { ProblemCode } from '../../src/lib/problem-table.ts';
 import { read } from './repository.ts';
 
 /** An answer of this folder's client or of a raw connection (the body is bytes), or of supertest (the body is parsed). */

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
-import { type ProblemCode, problem, problemCodes } from '../../src/lib/problem.ts';
+import { problem } from '../../src/lib/problem.ts';
+import { type ProblemCode, problemCodes } from '../../src/lib/problem-table.ts';
 import { declarationOf, requestSteps, type Step, withoutComments } from '../support/architecture.ts';
 import { read } from '../support/repository.ts';
 

@@ -1,7 +1,8 @@
 import { afterEach, expect, it, vi } from 'vitest';
 import { EVERY_MS, MOST_KEPT, OverviewSource } from '../../src/admin/console/overview.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import { problem, problemCodes } from '../../src/lib/problem.ts';
+import { problem } from '../../src/lib/problem.ts';
+import { problemCodes } from '../../src/lib/problem-table.ts';
 import { OUTCOMES } from '../../src/telemetry/catalogue.ts';
 import { Metrics } from '../../src/telemetry/metrics.ts';
 

@@ -7,7 +7,7 @@ import {
   SentinelConnector,
   type RedisOptions as ServerOptions,
 } from 'ioredis';
-import type { ClientTls } from '../../lib/client-tls.ts';
+import type { ClientTls } from '../../lib/certificate.ts';
 import { type Clock, systemClock, within } from '../../lib/clock.ts';
 import type { Emit } from '../../telemetry/emit.ts';
 import type { RedisSection } from '../options.ts';

@@ -1,7 +1,8 @@
 import { Validator } from '@seriousme/openapi-schema-validator';
 import { afterAll, describe, expect, it } from 'vitest';
 import { systemClock } from '../../../src/lib/clock.ts';
-import { type ProblemCode, problem, problemCodes } from '../../../src/lib/problem.ts';
+import { problem } from '../../../src/lib/problem.ts';
+import { type ProblemCode, problemCodes } from '../../../src/lib/problem-table.ts';
 import { send, type TestRequest, withdraw } from '../../support/client.ts';
 import { type MoreConfig, temporaryFolder, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
