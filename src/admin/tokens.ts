@@ -17,7 +17,7 @@ function sameText(a: string, b: string): boolean {
   return timingSafeEqual(Buffer.from(hash('sha256', a)), Buffer.from(hash('sha256', b)));
 }
 
-/** Undefined: no token matches. Compares with all tokens, so that the time does not reveal which one matched. */
+/** Finds the token that matches. Compares with all tokens, so that the time does not reveal which one did. */
 export function loginWith(
   presented: string,
   { token, tokens }: Pick<AdminOptions, 'token' | 'tokens'>,

@@ -42,14 +42,14 @@ export class Slots {
     return this.#queue.length;
   }
 
-  /** Takes a free slot. Undefined: there is none, or others are waiting for one. */
+  /** Takes a slot, if one is free and no others are waiting for it. */
   tryTake(): Slot | undefined {
     if (this.#free === 0) return undefined;
     this.#free--;
     return this.#newSlot();
   }
 
-  /** Takes a ticket for the back of the queue. Undefined: the queue is full. */
+  /** Takes a ticket for the back of the queue, unless the queue is full. */
   queue(): QueueTicket | undefined {
     if (this.#queue.length >= this.#maxQueued) return undefined;
     const { promise, resolve } = Promise.withResolvers<Slot>();

@@ -13,7 +13,7 @@ const NOT_STORED =
 /** Control characters could forge log lines or control a terminal. */
 const CONTROL = /\p{Cc}|\p{Cf}|\p{Zl}|\p{Zp}/u;
 
-/** What is wrong with the request, in one sentence. Undefined: nothing. */
+/** What is wrong with the request, in one sentence. */
 export function checkResolution(request: ResolveRequest, maxStoredBytes: number): string | undefined {
   const { as, status, headers, body } = request;
   const mistake = checkNote(request);
@@ -29,7 +29,7 @@ export function checkResolution(request: ResolveRequest, maxStoredBytes: number)
   return checkHeaders(headers ?? []);
 }
 
-/** What is wrong with a note, in one sentence. Undefined: nothing. */
+/** What is wrong with a note, in one sentence. */
 export function checkNote({ by, reason }: ResolutionNote): string | undefined {
   if (!isLine(by, MAX_BY)) return `by must say who does it, in one line of at most ${MAX_BY} characters.`;
   if (isLine(reason, MAX_REASON)) return undefined;

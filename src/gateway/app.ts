@@ -52,7 +52,7 @@ export class AppVersions {
   readonly #config: Config;
   readonly #parts: AppParts;
   readonly #history: OperationsHistory;
-  /** Undefined: merchants may send any number of requests. */
+  /** The limits of merchants, if there are any. */
   readonly #merchantLimits: MerchantLimits | undefined;
   readonly #publicShare: PublicShare;
   readonly #bodyBudget: BodyBudget;

@@ -80,7 +80,7 @@ export class Forwarder {
     return executor.send(request, maySend ? { maySend, ended } : { ended });
   }
 
-  /** Undefined: no slot became free in time, or the merchant has disconnected. */
+  /** Takes a slot, unless none became free in time or the merchant has disconnected. */
   async #queue(res: ServerResponse, { spans }: RequestContext): Promise<Slot | undefined> {
     const step = spans?.begin('queue');
     const slot = await this.#options.slots.take(disconnectSignalOf(res));

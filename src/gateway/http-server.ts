@@ -56,7 +56,7 @@ export interface ListenerTls {
 
 export interface HttpServerOptions {
   limits: ServerLimits;
-  /** Undefined: the server speaks plain HTTP. */
+  /** Default: the server speaks plain HTTP. */
   tls?: ListenerTls | undefined;
   /** Handles all requests, including those that expect `100 Continue`. */
   app: App;

@@ -9,7 +9,7 @@ import { UnorderedList } from '../lib/collections.ts';
  */
 type Progress = 'complete' | 'pipelined' | number;
 
-/** Undefined: the response does not wait for its client. */
+/** How far a response has come that waits for its client. */
 function progressOf(res: ServerResponse): Progress | undefined {
   const { socket } = res;
   // A complete response that is pipelined behind another one occupies no connection to the backend.

@@ -193,7 +193,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   };
 }
 
-/** Undefined: tracing is off, and requests keep the traces that they come with. OpenTelemetry is loaded only if spans are sent somewhere. */
+/** Opens tracing, unless it is off. Loads OpenTelemetry only if spans are sent somewhere. */
 async function openTracing(
   { tracing, upstream }: Config,
   metrics: Metrics,
@@ -235,7 +235,7 @@ async function openKeys(
   });
 }
 
-/** Undefined: merchants may send any number of requests. The library takes time to load. */
+/** Opens the limiter, if a merchant has a limit. Otherwise the library, which takes time to load, is not loaded. */
 async function openRateLimiter(
   { limits: { perMerchant }, store }: Config,
   clock: Clock,

@@ -20,7 +20,7 @@ export interface SharedCounts {
 
 export interface RateLimiterOptions {
   clock: Pick<Clock, 'monotonicMs'>;
-  /** The Redis that counts for all gateways. Undefined: each process counts alone. */
+  /** The Redis that counts for all gateways. Default: each process counts alone. */
   redis: SharedCounts | undefined;
   /** The first part of every key name. */
   prefix: string;

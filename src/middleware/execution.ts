@@ -62,7 +62,7 @@ export interface Execution {
   /** Headers that may carry the key. */
   readonly keyHeaders: readonly string[];
   maySend(): boolean;
-  /** The bytes of the request's body. Undefined: a parser has read them, and only its result is there. */
+  /** The bytes of the request's body, unless a parser has read them and only its result is there. */
   readonly rawBody: Buffer | undefined;
   /** Ends the execution with the result of a handler that writes no response. */
   conclude(exchange: Exchange): void;

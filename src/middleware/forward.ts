@@ -102,7 +102,7 @@ export function forward(options: ForwardOptions): ForwardHandler {
   const slots = new Slots(upstream, systemClock);
   const headersOf = headersMaker(settings.authorization);
 
-  /** Undefined: no connection became free in time, or the merchant has disconnected. */
+  /** Takes a connection, unless none became free in time or the merchant has disconnected. */
   const send = async (
     req: Request,
     res: ServerResponse,
@@ -171,7 +171,7 @@ function headersMaker(forwarding: 'keep' | 'strip') {
     });
 }
 
-/** Undefined: a parser has read the bytes, and only its result is there. */
+/** The bytes of the body, unless a parser has read them and only its result is there. */
 async function rawBodyOf(req: Request, limits: { bodyBytes: number; bodyTimeoutMs: number }) {
   const found = await bodyOf(req, limits);
   if (found === 'gone' || isProblem(found)) return found;

@@ -22,7 +22,7 @@ const TRACEPARENT =
 const MAX_STATE_CHARS = 4096;
 
 /**
- * Reads the header of a request. Undefined: there is none, or it is not valid.
+ * Reads the header of a request, if there is a valid one.
  *
  * @param value as Node joins it: a header that was sent twice has a comma, and is not valid
  */

@@ -19,7 +19,7 @@ export class Tracing {
   readonly #options: TracingOptions;
   readonly #recorder: Recorder | undefined;
 
-  /** @param recorder undefined: nothing is recorded */
+  /** @param recorder without it, nothing is recorded */
   constructor(options: TracingOptions, recorder?: Recorder) {
     this.#options = options;
     this.#recorder = recorder;
@@ -51,7 +51,7 @@ export class Tracing {
   }
 
   /**
-   * Begins a request of the gateway itself to the backend, in a trace of its own. Undefined: it is not recorded.
+   * Begins a request of the gateway itself to the backend, in a trace of its own, if it is sampled.
    *
    * @param path without anything that a merchant may have put into it. Its query is left out
    */

@@ -5,7 +5,7 @@ import type { Login } from '../tokens.ts';
 import { credentialsIn } from './origin.ts';
 import type { OpenSession, Sessions } from './sessions.ts';
 
-/** The session of a request that passed {@link requireSession}. Undefined: it is a program's, and passed `requireToken`. */
+/** The session of a request that passed {@link requireSession}. A program's request passed `requireToken`, and has none. */
 export const sessionOf = (res: Response): OpenSession | undefined => res.locals.session;
 
 /** Whose token the request has, as a bearer or by its session. */

@@ -56,7 +56,7 @@ export class Sessions {
   }
 
   /**
-   * The session of these credentials. Undefined: there is none, or it has ended.
+   * Finds the session of these credentials, unless it has ended.
    *
    * @param isUse false for a request that a timer of the page sent: it does not extend the session
    */

@@ -98,7 +98,7 @@ export function readResolutions(path: string, layer: string): FileLine[] {
   return lines;
 }
 
-/** Undefined: the line has the record id of another key. A listing, which names no layers, may have records of several ones. */
+/** Reads a line, unless it has the record id of another key. A listing, which names no layers, may have records of several ones. */
 function lineOf(line: z.infer<typeof lineSchema>, defaultLayer: string): FileLine | undefined {
   const { layer = defaultLayer, merchant = '', key = '', as, status, headers, body, execution } = line;
   const layers = line.layer === undefined ? [layer, ...Object.values(DEFAULT_LAYERS)] : [layer];

@@ -134,7 +134,7 @@ async function resolveOne(desk: Desk, request: ResolveRequest, isDryRun: boolean
   return { result: 'FAIL', text: answer.detail };
 }
 
-/** An earlier run of this file did what the line says, or someone else did. Undefined: not so. @throws {StoreGone} */
+/** Whether an earlier run of this file, or someone else, has done what the line says. @throws {StoreGone} */
 async function sameBefore(desk: Desk, request: ResolveRequest): Promise<Done | undefined> {
   const answer = orGone(await desk.show(request.recordId));
   if (answer.kind === 'refused') return undefined;
