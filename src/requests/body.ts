@@ -69,48 +69,57 @@ export function takeBody(
   return 'read';
 }
 
+/** Unlike express.raw this does not inflate, because the backend must get the merchant's bytes. */
 function receiveBody(req: IncomingMessage, { bodyBytes, bodyTimeoutMs, budget }: BodyLimits): Promise<Taken> {
+  const context = contextOf(req);
+  const declared = declaredBytes(req);
+  const buffer = new BodyBuffer(declared, bodyBytes);
   let heldBytes = 0;
-  const mayHold = (bytes: number): boolean => {
-    if (!budget.take(bytes)) return false;
-    // The body is held until the request has ended, even if its merchant disconnects before.
-    if (heldBytes === 0) onEnd(contextOf(req), giveBack);
-    heldBytes += bytes;
-    return true;
-  };
   const giveBack = () => {
     budget.giveBack(heldBytes);
     heldBytes = 0;
   };
-  return new Promise((resolve) => {
-    readBody(req, bodyBytes, bodyTimeoutMs, mayHold, (result) => {
-      // It is streamed or refused, and an upload may last for minutes.
-      if (result.kind === 'too_large') giveBack();
-      resolve(takenOf(req, result, bodyTimeoutMs));
-    });
-  });
-}
-
-function takenOf(req: IncomingMessage, result: BodyResult, bodyTimeoutMs: number): Taken {
-  const context = contextOf(req);
-  switch (result.kind) {
-    case 'body':
-      context.body = result.body;
-      return 'read';
-    case 'too_large':
-      req.unshift(result.read);
+  const { promise, resolve } = Promise.withResolvers<Taken>();
+  let isFinished = false;
+  let timer: NodeJS.Timeout | undefined;
+  const finish = (taken: Taken) => {
+    if (isFinished) return;
+    isFinished = true;
+    clearTimeout(timer);
+    if (taken === 'read') context.body = buffer.whole();
+    else {
+      // After the end of a body no more data comes. `error` keeps its listener: a later error would be thrown without one.
+      req.off('data', onData).off('end', onWhole);
+      req.pause();
+    }
+    resolve(taken);
+  };
+  const onData = (chunk: Buffer) => {
+    if (buffer.bytes + chunk.length > bodyBytes) {
+      finish('too_large');
       context.isTooLarge = true;
-      return 'too_large';
-    case 'overloaded':
-      return problem(
-        'overloaded',
-        'Too many request bodies are held in memory. The request was not sent; retry.',
-      );
-    case 'timeout':
-      return lateBody(bodyTimeoutMs);
-    case 'aborted':
-      return 'gone';
-  }
+      req.unshift(Buffer.concat([buffer.whole(), chunk]));
+      // It is streamed or refused, and an upload may last for minutes.
+      giveBack();
+    } else if (budget.take(chunk.length)) {
+      // The body is held until the request has ended, even if its merchant disconnects before.
+      if (heldBytes === 0) onEnd(context, giveBack);
+      heldBytes += chunk.length;
+      buffer.add(chunk);
+    } else {
+      const detail = 'Too many request bodies are held in memory. The request was not sent; retry.';
+      finish(problem('overloaded', detail));
+    }
+  };
+  const onWhole = () => finish('read');
+  const onClose = () => finish('gone');
+  req.on('data', onData).on('end', onWhole).on('close', onClose).on('error', onClose);
+  // Most bodies arrive in the same packet as their head. Node emits their data before this microtask: no timer is needed.
+  queueMicrotask(() => {
+    if (isFinished || (declared > 0 && buffer.bytes === declared)) return;
+    timer = setTimeout(() => finish(lateBody(bodyTimeoutMs)), bodyTimeoutMs);
+  });
+  return promise;
 }
 
 export const lateBody = (bodyTimeoutMs: number): Problem =>
@@ -140,62 +149,6 @@ export function inviteBody(req: IncomingMessage, res: ServerResponse): void {
 }
 
 const declaredBytes = (req: IncomingMessage): number => Number(req.headers['content-length'] ?? 0);
-
-/**
- * A whole body, or why there is none. `aborted`: the merchant disconnected before the end. `read` is the part of a body
- * that was read before it was found too large, the last chunk included: `req.unshift(read)` restores the request.
- */
-export type BodyResult =
-  | { kind: 'body'; body: Buffer }
-  | { kind: 'too_large'; read: Buffer }
-  | { kind: 'timeout' | 'aborted' | 'overloaded' };
-
-/**
- * Reads a request's body as raw bytes. Unlike express.raw it does not inflate, because the backend must get the merchant's
- * bytes. The request is paused after every result but `body`.
- *
- * @param maxBytes the result is `too_large` as soon as the body exceeds it
- * @param timeoutMs for the whole body, not between two chunks
- * @param mayHold asked for the bytes of each chunk; the result is `overloaded` if it returns false
- * @param done called once
- */
-export function readBody(
-  req: IncomingMessage,
-  maxBytes: number,
-  timeoutMs: number,
-  mayHold: (bytes: number) => boolean,
-  done: (result: BodyResult) => void,
-): void {
-  const declared = declaredBytes(req);
-  const buffer = new BodyBuffer(declared, maxBytes);
-  let isFinished = false;
-  let timer: NodeJS.Timeout | undefined;
-  const onData = (chunk: Buffer) => {
-    if (buffer.bytes + chunk.length > maxBytes)
-      finish({ kind: 'too_large', read: Buffer.concat([buffer.whole(), chunk]) });
-    else if (mayHold(chunk.length)) buffer.add(chunk);
-    else finish({ kind: 'overloaded' });
-  };
-  const onEnd = () => finish({ kind: 'body', body: buffer.whole() });
-  const onClose = () => finish({ kind: 'aborted' });
-  const finish = (result: BodyResult) => {
-    if (isFinished) return;
-    isFinished = true;
-    clearTimeout(timer);
-    // After the end of a body no more data comes. `error` keeps its listener: a later error would be thrown without one.
-    if (result.kind !== 'body') {
-      req.off('data', onData).off('end', onEnd);
-      req.pause();
-    }
-    done(result);
-  };
-  req.on('data', onData).on('end', onEnd).on('close', onClose).on('error', onClose);
-  // Most bodies arrive in the same packet as their head. Node emits their data before this microtask: no timer is needed.
-  queueMicrotask(() => {
-    if (isFinished || (declared > 0 && buffer.bytes === declared)) return;
-    timer = setTimeout(() => finish({ kind: 'timeout' }), timeoutMs);
-  });
-}
 
 /** First capacity for a body with a Content-Length. Larger bodies get more only as their bytes arrive. */
 const DECLARED_BYTES = 65_536;

@@ -1,16 +1,16 @@
-import type { IncomingMessage } from 'node:http';
-import { type BodyResult, readBody } from '../../src/requests/body.ts';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { attachContext, type RequestContext } from '../../src/lib/context.ts';
+import { BodyBudget, type Taken, takeBody } from '../../src/requests/body.ts';
 
-/** `readBody` as a promise. A body that is too large is restored at once, as the gateway does, if `restores` is set. */
-export const bodyOf = (
+/** Takes the body of a request that no middleware has seen. */
+export async function bodyOf(
   req: IncomingMessage,
-  maxBytes: number,
-  timeoutMs: number,
-  { restores = false, mayHold = (_bytes: number) => true } = {},
-): Promise<BodyResult> =>
-  new Promise((resolve) =>
-    readBody(req, maxBytes, timeoutMs, mayHold, (result) => {
-      if (restores && result.kind === 'too_large') req.unshift(result.read);
-      resolve(result);
-    }),
-  );
+  bodyBytes: number,
+  bodyTimeoutMs: number,
+): Promise<{ taken: Taken; body?: Buffer }> {
+  const context = {} as RequestContext;
+  attachContext(req, context);
+  const budget = new BodyBudget(Number.POSITIVE_INFINITY);
+  const taken = await takeBody(req, {} as ServerResponse, { bodyBytes, bodyTimeoutMs, budget });
+  return { taken, ...(context.body && { body: context.body }) };
+}
