@@ -1,4 +1,5 @@
 import express, { type ErrorRequestHandler, type Express, type Request, Router } from 'express';
+import type { Emit, Told } from '../telemetry/emit.ts';
 import type { MetricsFormat } from '../telemetry/metrics.ts';
 import { consoleRoutes } from './console/console.ts';
 import { requireSession } from './console/guards.ts';
@@ -8,7 +9,7 @@ import { linksPage, securityHeaders } from './headers.ts';
 import type { AdminOptions } from './options.ts';
 import { allowOnly, refuse } from './problems.ts';
 import { recordsRoutes, refuseOff } from './records.ts';
-import type { AdminObserver, AdminSource, AdminTools } from './source.ts';
+import type { AdminSource, AdminTools } from './source.ts';
 import { requireToken } from './tokens.ts';
 import { Tries } from './tries.ts';
 
@@ -20,8 +21,8 @@ export function createAdmin(source: AdminSource, tools: AdminTools): Express {
   const { token, console: isOn, tokens } = tools.options;
   // One for the whole port: logins and programs have the same token.
   const tries = new Tries(tools.clock);
-  const checkToken = (path: string, accepted: Pick<AdminOptions, 'token' | 'tokens'>) =>
-    requireToken(accepted, tries, (address) => tools.observer.wrongToken(path, address));
+  const checkToken = (path: Told<'wrong_token'>['path'], accepted: Pick<AdminOptions, 'token' | 'tokens'>) =>
+    requireToken(accepted, tries, (client) => tools.emit('wrong_token', { path, client }));
   const sessions = new Sessions(tools.clock);
   const bySession = Router().use(checkHost(tools.options), checkOrigin, requireSession(sessions));
   // Without a token, everyone who can reach the port could release a key.
@@ -53,14 +54,14 @@ export function createAdmin(source: AdminSource, tools: AdminTools): Express {
   app.use(
     '/records',
     (req, res, next) => (hasConsole && isFromPage(req) ? bySession : byToken)(req, res, next),
-    recordsRoutes(source.desk, tools.observer),
+    recordsRoutes(source.desk, tools.emit),
   );
   if (hasConsole) app.use('/console', consoleRoutes(source, tools, tries, sessions));
   else app.use('/console', (_req, res) => refuse(res, 'console_off', whyOff(isOn)));
   app.use((_req, res) =>
     refuse(res, 'not_found', 'The paths are /, /healthz, /readyz, /metrics, /records and /console/.'),
   );
-  app.use(failed(tools.observer));
+  app.use(failed(tools.emit));
   return app;
 }
 
@@ -71,11 +72,11 @@ const whyOff = (isOn: boolean): string =>
 
 /** Express refuses a path that it cannot decode. Every other error is the gateway's. */
 const failed =
-  (observer: AdminObserver): ErrorRequestHandler =>
+  (emit: Emit): ErrorRequestHandler =>
   (error: { status?: unknown } | undefined, _req, res, _next) => {
     if (error?.status === 400) refuse(res, 'invalid', 'The path cannot be decoded.');
     else {
-      observer.failed(error);
+      emit('admin_failed', { err: error });
       refuse(res, 'internal', 'The reason is in the log.');
       // An answer that has begun cannot be completed.
       if (!res.writableEnded) res.destroy();

@@ -3,9 +3,9 @@ import * as z from 'zod';
 import type { Desk } from '../doubts/desk.ts';
 import type { RecordsAnswer, RecordView } from '../doubts/records.ts';
 import { LAYER } from '../ledger/record-id.ts';
+import type { Emit } from '../telemetry/emit.ts';
 import { jsonBody, loginOf, requirePermission, sessionOf } from './console/guards.ts';
 import { allowOnly, refuse } from './problems.ts';
-import type { AdminObserver } from './source.ts';
 
 /** The largest body of a request. Keys with a larger response are resolved on the command line, or without a body. */
 const MAX_BODY_BYTES = 2_097_152;
@@ -67,7 +67,7 @@ const resolveBodyOf = (tokenName: string) =>
     }));
 
 /** The routes under `/records`, for programs and for the console's page. Who asks was found out before. */
-export function recordsRoutes(desk: Desk, observer: Pick<AdminObserver, 'bodyRead'>): Router {
+export function recordsRoutes(desk: Desk, emit: Emit): Router {
   const json = jsonBody(MAX_BODY_BYTES, 'records');
   const routes = Router();
   routes
@@ -103,8 +103,8 @@ export function recordsRoutes(desk: Desk, observer: Pick<AdminObserver, 'bodyRea
       const { recordId } = req.params;
       const found = await desk.body(recordId, MAX_SHOWN_BYTES);
       // Before it is sent, so that no body is read without a trace.
-      if (found.kind === 'found')
-        observer.bodyRead(loginOf(res).name, recordId, req.socket.remoteAddress ?? 'unknown');
+      const client = req.socket.remoteAddress ?? 'unknown';
+      if (found.kind === 'found') emit('body_read', { by: loginOf(res).name, recordId, client });
       answer(res, found);
     })
     .all(allowOnly('GET, HEAD'));

@@ -1,6 +1,7 @@
 import type { Overview } from '../console/contract.ts';
 import type { Desk } from '../doubts/desk.ts';
 import type { Clock } from '../lib/clock.ts';
+import type { Emit } from '../telemetry/emit.ts';
 import type { MetricsFormat } from '../telemetry/metrics.ts';
 import type { AdminOptions } from './options.ts';
 
@@ -25,18 +26,5 @@ export interface AdminSource {
 export interface AdminTools {
   options: AdminOptions;
   clock: Clock;
-  observer: AdminObserver;
-}
-
-/** What the gateway logs of the admin port. */
-export interface AdminObserver {
-  /** A request failed with an exception. */
-  failed(error: unknown): void;
-  /** A program sent a wrong bearer token to the path. An address that repeats it is reported once in five minutes. */
-  wrongToken(path: string, address: string): void;
-  loggedIn(by: string, address: string): void;
-  /** Somebody tried to log in with a wrong token. An address that repeats it is reported once in five minutes. */
-  wrongLogin(address: string): void;
-  /** The stored body of a record was sent to the page. */
-  bodyRead(by: string, recordId: string, address: string): void;
+  emit: Emit;
 }

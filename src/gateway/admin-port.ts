@@ -1,9 +1,10 @@
 import { createAdmin } from '../admin/application.ts';
 import { OverviewSource } from '../admin/console/overview.ts';
 import { createAdminServer } from '../admin/server.ts';
-import type { AdminObserver, AdminSource } from '../admin/source.ts';
+import type { AdminSource } from '../admin/source.ts';
 import type { Config } from '../config/schema.ts';
 import type { Clock } from '../lib/clock.ts';
+import { Events } from '../telemetry/emit.ts';
 import type { Logger } from '../telemetry/logger.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
 import { listen } from './http-server.ts';
@@ -30,7 +31,8 @@ export async function openAdminPort(
     metrics: (format) => metrics.text(format),
     overview: (afterMs) => overview.read(afterMs),
   };
-  const tools = { options: config.admin, clock, observer: observerOf(logger) };
+  const { emit } = new Events(logger);
+  const tools = { options: config.admin, clock, emit };
   const server = createAdminServer(createAdmin(source, tools));
   const port = await listen(server, config.admin.host, config.admin.port);
   overview.begin();
@@ -41,15 +43,3 @@ export async function openAdminPort(
   };
   return { port, close };
 }
-
-/** Logs what people do on the admin port. */
-const observerOf = (logger: Logger): AdminObserver => ({
-  loggedIn: (by, client) => logger.info({ by, client }, 'somebody logged in to the console'),
-  wrongLogin: (client) => logger.warn({ client }, 'a login to the console was refused: wrong token'),
-  wrongToken: (path, client) =>
-    logger.warn({ path, client }, 'a request on the admin port was refused: wrong token'),
-  // The whole record id, because this line is the only trace.
-  bodyRead: (by, recordId, client) =>
-    logger.info({ by, recordId, client }, 'a stored response was read in the console'),
-  failed: (err) => logger.error({ err }, 'a request on the admin port failed'),
-});

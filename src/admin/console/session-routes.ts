@@ -24,7 +24,7 @@ const cookieFields = (req: Request, value: string, more: string): string[] =>
  */
 export function sessionRoutes(
   sessions: Sessions,
-  { options, observer, tries }: Pick<AdminTools, 'options' | 'observer'> & { tries: Tries },
+  { options, emit, tries }: Pick<AdminTools, 'options' | 'emit'> & { tries: Tries },
 ): Router {
   const logIn: RequestHandler = (req, res) => {
     const { data, success } = loginBody.safeParse(req.body);
@@ -35,13 +35,13 @@ export function sessionRoutes(
       return refuse(res, 'too_many_tries', 'Too many wrong tokens were tried. Wait.', { retryAfterMs });
     const login = loginWith(data.token, options);
     if (!login) {
-      if (tries.wrong(address, data.token)) observer.wrongLogin(address);
+      if (tries.wrong(address, data.token)) emit('wrong_login', { client: address });
       return refuse(res, 'wrong_token', 'No token of this gateway is like this one.');
     }
     tries.right(address);
     sessions.end(credentialsIn(req));
     const { cookie, secret, session } = sessions.begin(login);
-    observer.loggedIn(login.name, address);
+    emit('logged_in', { by: login.name, client: address });
     const secure = isSecure(req) ? '; Secure' : '';
     res.set('Set-Cookie', cookieFields(req, cookie, secure));
     const answer: LoginAnswer = { ...sessions.view(session), secret };
