@@ -17,7 +17,7 @@ const CONTENT_SECURITY_POLICY = [
   "trusted-types 'none'",
 ].join('; ');
 
-/** For every answer of the admin port, problems included. */
+/** The fields of every answer of the admin port, problems included. */
 export const HEADERS: Readonly<Record<string, string>> = {
   'Content-Security-Policy': CONTENT_SECURITY_POLICY,
   'X-Content-Type-Options': 'nosniff',

@@ -77,7 +77,7 @@ export function isLoopback(host: string): boolean {
   return loopback.check(host, family === 6 ? 'ipv6' : 'ipv4');
 }
 
-/** For numbers that may come from the environment, whose values are always text. */
+/** Reads a number that may come from the environment, whose values are always text. */
 export function digitsToNumber(value: unknown): unknown {
   return typeof value === 'string' && /^\d+$/.test(value) ? Number(value) : value;
 }

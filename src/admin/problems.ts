@@ -37,7 +37,7 @@ export function adminProblem(
 export const refuse = (res: ServerResponse, ...problem: Parameters<typeof adminProblem>): void =>
   sendProblem(res, adminProblem(...problem));
 
-/** For every other method of a path. */
+/** Answers every other method of a path. */
 export const allowOnly =
   (allow: string): RequestHandler =>
   (_req, res) =>

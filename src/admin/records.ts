@@ -34,7 +34,7 @@ const resolution = {
   /** The execution that was looked at. */
   execution: z.string().min(1).max(100),
   status: z.number().optional(),
-  /** By name; parsed into names and values in turn. */
+  /** The fields by name, parsed into names and values in turn. */
   headers: z
     .record(z.string(), z.union([z.string(), z.array(z.string())]))
     .transform((fields) =>

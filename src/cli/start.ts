@@ -29,7 +29,7 @@ type SandboxArguments = { [Name in keyof typeof SANDBOX_OPTIONS]?: string };
 /** The sandbox's files, which are in the package too: the command works in any folder. */
 const SANDBOX_FOLDER = fileURLToPath(programFile('sandbox/'));
 
-/** With a configuration, the same as `serve`. Without one, the sandbox and a gateway in front of it. */
+/** Runs what `serve` runs, with a configuration. Without one, runs the sandbox and a gateway in front of it. */
 export async function start(args: string[], terminal: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
   const { config, ...sandboxOptions } = options;

@@ -8,7 +8,7 @@ import { clock } from './words.ts';
 export interface ChartOptions {
   title: string;
   lines: readonly ChartLine[];
-  /** For values above 0 that differ by orders of magnitude. */
+  /** Use it for values above 0 that differ by orders of magnitude. */
   isLogarithmic?: boolean;
 }
 
@@ -16,7 +16,7 @@ interface ChartLine {
   label: string;
   /** Colours alone do not tell lines apart for everyone. */
   stroke: keyof typeof DASHES;
-  /** Null: not known. */
+  /** The value, or null if it is not known. */
   value(at: PlacedSample, before: PlacedSample): number | null;
 }
 

@@ -82,7 +82,7 @@ export interface ConsoleProblem {
   /** One sentence about this request, for people. */
   detail: string;
   code: AdminProblemCode;
-  /** With `alive`, `changed`: the record as it is now. */
+  /** The record as it is now, with `alive` and `changed`. */
   record?: RecordView;
 }
 
@@ -100,7 +100,7 @@ export interface LoginRequest {
 export type Permission = 'read' | 'resolve' | 'bodies';
 
 export interface LoginAnswer extends Session {
-  /** For {@link SecretHeader}. No other answer has it. */
+  /** The value of {@link SecretHeader}. No other answer has it. */
   secret: string;
 }
 
@@ -123,10 +123,10 @@ export interface Overview {
   upMs: number;
   /** `failing`: a check fails. `warning`: it works, but something needs attention. */
   state: 'ok' | 'warning' | 'failing';
-  /** As on /readyz. */
+  /** The checks of /readyz. */
   checks: { name: string; ok: boolean; detail: string; warnings?: string[] }[];
   doubts: Doubts;
-  /** Those of the last hour, or those after the one that the page named, oldest first. */
+  /** The samples of the last hour, or those after the one that the page named, oldest first. */
   samples: Sample[];
   build: { version: string; commit: string };
   /** `observe`: nothing is protected. Say so in a conspicuous place. */
@@ -135,7 +135,7 @@ export interface Overview {
 
 /** What the store counts, for all gateways together. `null`: this is not known (yet). */
 export interface Doubts {
-  /** Those with a dead owner included. */
+  /** The number of keys in doubt, those with a dead owner included. */
   keys: number | null;
   /** Age of the oldest. 0 if there is none. */
   oldestMs: number | null;

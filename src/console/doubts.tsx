@@ -63,7 +63,7 @@ export function DoubtsView() {
 }
 
 interface ShownPage {
-  /** Undefined until the first one was read. */
+  /** The page, once the first one was read. */
   page: RecordsPage | undefined;
   /** Whose keys they are. Empty: those of all merchants. */
   merchant: string;
@@ -157,7 +157,7 @@ function MerchantForm({ choose }: { choose(merchant: string): void }) {
   );
 }
 
-/** From so many on, a file of decisions is quicker than a dialogue for each. */
+/** From this many keys on, a file of decisions is quicker than a dialogue for each. */
 const MANY_KEYS = 10;
 
 /** The list below it is newer. */

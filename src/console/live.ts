@@ -11,7 +11,7 @@ export const overview = new Shared<Overview | undefined>(undefined);
 export const overviewProblem = new Shared<string | undefined>(undefined);
 /** A sample, and when it was taken, by the gateway's clock in Unix milliseconds. */
 export type PlacedSample = Sample & { atMs: number };
-/** Those that the gateway keeps, as far as the page has read them. Oldest first. */
+/** The samples that the gateway keeps, as far as the page has read them. Oldest first. */
 export const samples = new Shared<readonly PlacedSample[]>([]);
 
 // Another session may belong to another person, and the gateway may have been restarted.

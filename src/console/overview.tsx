@@ -54,7 +54,7 @@ function Word({ state }: { state: Overview['state'] }) {
 const perSecond = (group: keyof Sample['requests']) => (at: Sample, before: Sample) =>
   ((at.requests[group] - before.requests[group]) * 1000) / (at.upMs - before.upMs);
 
-/** Null if there was nothing between the two samples. */
+/** The mean between two samples, or null if there was nothing between them. */
 const meanMs = (of: 'gateway' | 'backend') => (at: Sample, before: Sample) => {
   const number = at[of].number - before[of].number;
   return number === 0 ? null : Math.max(0.01, (at[of].ms - before[of].ms) / number);

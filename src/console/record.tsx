@@ -203,7 +203,7 @@ function Body({ stored }: { stored: StoredResponse }) {
   );
 }
 
-/** Undefined if it is not UTF-8, or has control characters that text does not have. */
+/** The text of a body, unless it is not UTF-8 or has control characters that text does not have. */
 function textOf(base64: string): string | undefined {
   const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
   try {

@@ -181,7 +181,7 @@ function valuesIn(form: HTMLFormElement): Values {
   };
 }
 
-/** In the order of the fields: the first one gets the focus. */
+/** The mistakes in the order of the fields, of which the first gets the focus. */
 function mistakesIn(as: As | undefined, { status, body, confirmation, reason }: Values): Mistakes {
   const mistakes: Mistakes = {};
   if (as === undefined) mistakes.as = 'Choose what the backend did.';

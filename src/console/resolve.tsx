@@ -87,7 +87,7 @@ const isUnanswered = (answer: Answer<unknown>): boolean =>
 
 interface ResultProps {
   form: FilledForm;
-  /** As it is after the resolution. */
+  /** The record as it is after the resolution. */
   record: RecordView | null;
 }
 

@@ -11,7 +11,7 @@ export interface Entry {
  * used again has more than one start.
  */
 export function entriesOf({ record, audit }: ShownRecord): Entry[] {
-  /** By time and event, because every audit record repeats the start, of which the record knows more. */
+  /** The entries by time and event, because every audit record repeats the start, of which the record knows more. */
   const entries = new Map<string, Entry>();
   const add = (at: string, what: string, text = SENTENCES[what] ?? what) =>
     entries.set(`${at} ${what}`, { at, text });

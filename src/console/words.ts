@@ -49,7 +49,7 @@ export function clock(ms: number): string {
   return [at.getHours(), at.getMinutes(), at.getSeconds()].map(twoDigits).join(':');
 }
 
-/** Such as `UTC+01:00`, as it is now. */
+/** The browser's time zone as it is now, such as `UTC+01:00`. */
 export function timeZone(): string {
   const minutes = -new Date().getTimezoneOffset();
   const [hours, rest] = [Math.floor(Math.abs(minutes) / 60), Math.abs(minutes) % 60];

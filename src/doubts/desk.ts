@@ -31,7 +31,7 @@ import type {
 import { checkResolution, noteOf, resolutionOf } from './resolution.ts';
 
 export interface DeskOptions {
-  /** Of the records that are named by merchant and key, unless the question names another one. */
+  /** The layer of records that are named by merchant and key, unless the question names another one. */
   layer: string;
   leaseMs: number;
   maxStoredBytes: number;
@@ -41,7 +41,7 @@ export interface DeskOptions {
 }
 
 const MAX_LIMIT = 1000;
-/** In one search for the records of a merchant. */
+/** How many pages one search for the records of a merchant reads. */
 const MAX_SEARCHED_PAGES = 20;
 
 /** Where operators list and show records, and resolve what is in doubt. A failure of the store is an answer, not an exception. */
@@ -170,7 +170,7 @@ const refused = (why: RefusalReason, detail: string, more: Partial<Refusal> = {}
   ...more,
 });
 
-/** As {@link answered}, if the text is a record id. */
+/** Answers as {@link answered} does, if the text is a record id. */
 const answeredFor = <Value>(
   text: string,
   work: (recordId: RecordId) => Promise<RecordsAnswer<Value>>,
@@ -234,7 +234,7 @@ function auditView({ atMs, from: { createdAtMs, changedAtMs, ...from }, ...rest 
   return { at: timeOf(atMs), ...rest, from: { ...from, ...times } };
 }
 
-/** Of a time beyond it there is no `Date`. A damaged record may have one, and must not hide all others. */
+/** The last time for which there is a `Date`. A damaged record may have a later one, and must not hide all others. */
 const LAST_DATE_MS = 8_640_000_000_000_000;
 
 const timeOf = (ms: number): string =>

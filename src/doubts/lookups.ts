@@ -169,7 +169,7 @@ export class Lookups {
     return doubt;
   }
 
-  /** If another execution of the key is in doubt now, its age starts at zero. */
+  /** Notes which execution of the key is in doubt now. The age of another one starts at zero. */
   #noteToken(doubt: Doubt, token: Token): void {
     if (!doubt.token?.equals(token)) doubt.metMs = this.#clock.monotonicMs();
     doubt.token = token;

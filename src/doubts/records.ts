@@ -4,7 +4,7 @@ export interface ListRequest {
   inDoubt: boolean;
   /** 1 to 1000. */
   limit: number;
-  /** Of an earlier page. */
+  /** The cursor of an earlier page. */
   cursor?: string | undefined;
   /** Only those of this merchant. */
   merchant?: string | undefined;
@@ -57,7 +57,7 @@ export type RefusalReason =
   | 'unreadable'
   | 'unavailable';
 
-/** With a cursor there may be more records, even if the page is short. */
+/** A page of records. With a cursor there may be more, even if the page is short. */
 export interface RecordsPage {
   records: RecordView[];
   cursor?: string;
@@ -77,7 +77,7 @@ export interface StoredResponse {
   status: number;
   /** Names and values in turn. */
   headers: string[];
-  /** Of the whole body. */
+  /** The length of the whole body. */
   bodyBytes: number;
   /** Base64. */
   body: string;
@@ -109,9 +109,9 @@ export interface RecordView {
   merchant?: string;
   operation?: string;
   key?: string;
-  /** Of the request that started the record. */
+  /** The id of the request that started the record. */
   requestId?: string;
-  /** Of that request, 64 hexadecimal digits. A request with another fingerprint is refused. */
+  /** The fingerprint of that request, 64 hexadecimal digits. A request with another one is refused. */
   fingerprint?: string;
   /** The gateway that started the record. */
   gatewayId?: string;
@@ -129,7 +129,7 @@ export interface RecordView {
   wasInDoubt?: boolean;
   /** Why it is or was in doubt. */
   cause?: string;
-  /** It was sent a second time (`retry`), so a second request that was not executed says nothing about the first one. */
+  /** The request was sent a second time (`retry`), so a second one that was not executed says nothing about the first. */
   sentAgain?: boolean;
   /** The record is executing, and its owner has shown no sign of life for a lease. */
   ownerGone?: boolean;

@@ -3,7 +3,7 @@ import type { ResolveRequest } from './records.ts';
 
 const MAX_BY = 100;
 const MAX_REASON = 500;
-/** Of all header fields together. Clients refuse more, Node among them, and could never read the result. */
+/** The limit for all header fields together. Clients refuse more, Node among them, and could never read the result. */
 const MAX_HEADER_CHARS = 8192;
 const FIELD_NAME = /^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}$/;
 const FIELD_VALUE = /^[\x20-\x7e\x80-\xff\t]{0,8000}$/;

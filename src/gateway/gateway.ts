@@ -21,7 +21,7 @@ export class Gateway {
   /** The application that `server` has. */
   readonly app: App;
   readonly metrics: Metrics;
-  /** For operators: lists and shows records, and resolves keys in doubt. */
+  /** Lists and shows records to operators, and resolves keys in doubt. */
   readonly desk: Desk;
   readonly readiness: Readiness;
   #config: Config;

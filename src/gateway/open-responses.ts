@@ -62,7 +62,7 @@ export class OpenResponses {
     }
   }
 
-  /** Has this connection an open response? */
+  /** Whether this connection has an open response. */
   busy(socket: Duplex): boolean {
     return (this.#open.get(socket)?.length ?? 0) > 0;
   }

@@ -111,7 +111,7 @@ export class Readiness {
     return { ...others, store: [...store, ...(this.#parts.watch?.warnings ?? [])] };
   }
 
-  /** As {@link warnings}, with those that ask the backend about a secret key. For `oncegate check`. */
+  /** The {@link warnings}, and those that ask the backend about a secret key. For `oncegate check`. */
   async checkWarnings(): Promise<string[]> {
     const asked = (await this.#parts.keys.askWarnings?.()) ?? [];
     return [...(await this.warnings()), ...asked.map((text) => `keys: ${text}`)];

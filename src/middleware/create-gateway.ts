@@ -24,9 +24,9 @@ type Duration = `${number}${'ms' | 's' | 'm' | 'h' | 'd'}`;
 
 /** The ports that a gateway listens on. */
 export interface GatewayPorts {
-  /** For merchants. */
+  /** The port for merchants. */
   port: number;
-  /** For operators: metrics, health and records. */
+  /** The port for operators: metrics, health and records. */
   adminPort: number;
 }
 

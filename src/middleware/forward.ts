@@ -102,7 +102,7 @@ export function forward(options: ForwardOptions): ForwardHandler {
   const slots = new Slots(upstream, systemClock);
   const headersOf = headersMaker(settings.authorization);
 
-  /** Takes a connection, unless none became free in time or the merchant has disconnected. */
+  /** Sends the request, unless no connection became free in time or the merchant has disconnected. */
   const send = async (
     req: Request,
     res: ServerResponse,

@@ -323,7 +323,7 @@ function keyFields({ headers, rawHeaders }: IncomingMessage, names: readonly str
   });
 }
 
-/** Its key is still being executed, so retries get 409 `request_in_flight` until the handler ends. */
+/** The answer when the handler is late. Its key is still being executed, so retries get 409 `request_in_flight` until it ends. */
 const handlerLate = (): Problem =>
   problem('outcome_unknown', 'The request is still being executed. Retry later with the same key.', {
     status: 504,

@@ -47,7 +47,7 @@ interface Shared {
 const shared = new WeakMap<AllMetrics, WeakMap<OpenedStore, Shared>>();
 
 export interface StoreMetricsOptions extends Omit<DoubtGaugesOptions, 'everyMs' | 'store'> {
-  /** With the same metrics. */
+  /** Emits events into the same metrics. */
   emit: Emit;
 }
 

@@ -101,7 +101,7 @@ export class Recording {
     if (!this.#isHandlerDone) this.redirected.ignore();
   }
 
-  /** Is this the oversize response that the handler writes? */
+  /** Whether this is the oversize response that the handler writes. */
   isOversize(body: Readable): boolean {
     return body === this.#oversize;
   }
@@ -163,7 +163,7 @@ export class Recording {
     return this.#res;
   }
 
-  /** By the method of the response, which another middleware may have replaced to change the header fields in time. */
+  /** Makes the head, by the method of the response, which another middleware may have replaced to change the header fields in time. */
   #needHead(): void {
     if (!this.#held.headersSent) this.#res.writeHead(this.#res.statusCode);
   }

@@ -157,7 +157,7 @@ export class RedirectedResponse {
     this.#whenSent = undefined;
   }
 
-  /** For the handler its response has ended well, whatever the merchant got: a `pipeline` must not fail. */
+  /** Tells the handler that its response has ended well, whatever the merchant got: a `pipeline` must not fail. */
   #tellHandler(name: string, args: unknown[]): void {
     for (const listener of this.#res.rawListeners(name) as Listener[])
       if (!this.#otherListeners.get(name)?.includes(listener)) listener.apply(this.#res, args);

@@ -19,16 +19,16 @@ export interface Field<T = unknown, O extends boolean = boolean> {
     | 'error'
     | 'digest';
   readonly isOptional: O;
-  /** Of an identifier in hexadecimal digits: only so many of them are logged. */
+  /** How many digits are logged of an identifier in hexadecimal digits. */
   readonly digits?: number | undefined;
 }
 
 /** A message of the log. `Told`: what is told to `emit`. */
 export interface LogEvent<Told = unknown> {
   readonly level: Level;
-  /** Of the second event and later ones, by the field `times`. Default: `level`. */
+  /** The level of the second event and later ones, by the field `times`. Default: `level`. */
   readonly laterLevel?: Level;
-  /** It never changes with what happened: the fields say that. */
+  /** A constant text. The fields say what happened. */
   readonly message: string;
   /** What has happened, and what to do, in one or two sentences for the operator. */
   readonly meaning: string;

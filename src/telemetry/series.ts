@@ -12,7 +12,7 @@ interface Reading {
 interface Value {
   labels: Record<string, string | number>;
   value: number;
-  /** Of a part of a histogram. */
+  /** The name of a part of a histogram. */
   metricName?: string;
   exemplar?: Exemplar | undefined;
 }
@@ -43,7 +43,7 @@ abstract class Metric<L extends string, Series> {
   readonly help: string;
   readonly #labelNames: readonly L[];
   readonly #tree: Tree = new Map();
-  /** In the order in which they began. */
+  /** All series, in the order in which they began. */
   readonly #all = new Set<{ labels: Labels<L>; series: Series }>();
 
   constructor({ name, help, labelNames }: Named<L>) {

@@ -176,7 +176,7 @@ class CountingExporter implements SpanExporter {
 
 const TIMED_OUT = 'Request timed out';
 
-/** Has no header, no address and no words of the collector, because it is logged. */
+/** Why an export failed, without a header, an address or words of the collector, because it is logged. */
 function reasonOf(error: Error | undefined): string {
   const { code, message } = (error ?? {}) as { code?: unknown; message?: string };
   if (typeof code === 'number') return `status ${code}`;

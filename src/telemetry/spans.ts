@@ -179,7 +179,7 @@ function clientAttributes({ upstream }: Recorder, method: string, path: string):
   };
 }
 
-/** As the conventions say, a client counts a status of 400 and above as an error. */
+/** Ends the span of a client, which counts a status of 400 and above as an error, as the conventions say. */
 function endClient(
   api: Api,
   span: otel.Span,

@@ -45,7 +45,7 @@ export function keepTrace(headers: IncomingHttpHeaders, context: RequestContext)
 export const formatTraceparent = (traceId: string, spanId: string, isSampled: boolean, flags = 0): string =>
   `00-${traceId}-${spanId}-0${(flags & RANDOM_ID) | (isSampled ? SAMPLED : 0)}`;
 
-/** May the `tracestate` of a request with a valid `traceparent` be passed on as it came? */
+/** Whether the `tracestate` of a request with a valid `traceparent` may be passed on as it came. */
 export const isStateShort = ({ tracestate }: IncomingHttpHeaders): boolean =>
   tracestate === undefined || String(tracestate).length <= MAX_STATE_CHARS;
 

@@ -16,7 +16,7 @@ export const noStore: RequestHandler = (_req, res, next) => {
   next();
 };
 
-/** Without a session 401. */
+/** Refuses a request without a session with 401. */
 export function requireSession(sessions: Sessions): RequestHandler {
   return (req, res, next) => {
     const session = sessions.find(credentialsIn(req), req.get('X-Console-Background') !== '1');

@@ -95,7 +95,7 @@ export class OverviewSource {
     return Math.round(this.#parts.clock.monotonicMs() - this.#startedMs);
   }
 
-  /** Until the keys in doubt have been counted once, their gauges are 0, which says nothing about the store. */
+  /** The keys in doubt, once they have been counted. Until then their gauges are 0, which says nothing about the store. */
   async #doubts(): Promise<Doubts> {
     const { metrics } = this.#parts;
     metrics.readGauges();
@@ -112,7 +112,7 @@ export class OverviewSource {
 const sumOf = async (gauge: Metrics['inFlight'] | Metrics['keysInDoubt']): Promise<number> =>
   (await gauge.get()).values.reduce((sum, { value }) => sum + value, 0);
 
-/** Without requests that were not sent to the backend. */
+/** Adds up durations, without those of requests that were not sent to the backend. */
 async function durationsOf(
   histogram: Metrics['gatewaySeconds'] | Metrics['upstreamSeconds'],
 ): Promise<Sample['gateway']> {

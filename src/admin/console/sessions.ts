@@ -31,7 +31,7 @@ export interface OpenSession extends Login {
  */
 export class Sessions {
   readonly #clock: Clock;
-  /** By the digest of the credentials. The one that was used last comes last. */
+  /** The sessions by the digest of their credentials. The one that was used last comes last. */
   readonly #open = new Map<string, OpenSession>();
 
   constructor(clock: Clock) {

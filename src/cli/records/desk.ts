@@ -29,7 +29,7 @@ export async function withDesk<T>(
   }
 }
 
-/** At a mistyped path, SQLite would create an empty store, and the command would report that nothing is in doubt. */
+/** Refuses a path without a store: SQLite would create an empty one, and the command would report that nothing is in doubt. */
 export function refuseMissingStore({ store }: Config): void {
   if (store.kind !== 'sqlite') return;
   if (!existsSync(join(store.path, 'records.db')))

@@ -6,7 +6,7 @@ import { readNamed } from './desk.ts';
 
 /** How one key is to be resolved. */
 export interface FileLine {
-  /** For people: merchant and key, or the record id. */
+  /** What people read: merchant and key, or the record id. */
   name: string;
   request: Omit<ResolveRequest, 'by' | 'reason'>;
 }
@@ -115,7 +115,7 @@ function lineOf(line: z.infer<typeof lineSchema>, defaultLayer: string): FileLin
   };
 }
 
-/** Undefined if the text is no JSON, which is a mistake of its line. */
+/** Parses a text, unless it is no JSON, which is a mistake of its line. */
 function jsonOf(text: string): unknown {
   try {
     return JSON.parse(text);

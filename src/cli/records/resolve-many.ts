@@ -161,7 +161,7 @@ function releasedBefore(
   return { result: 'same', text: `was released at ${entry.at} by ${entry.by}${since}` };
 }
 
-/** Do retries get the response that the line has, or 409 `response_not_stored` if it has none? */
+/** Whether retries get the response that the line has, or 409 `response_not_stored` if it has none. */
 async function hasResponse(
   desk: Desk,
   { recordId, completion }: RecordView,
