@@ -1,5 +1,5 @@
 import { DatabaseSync, type StatementSync } from 'node:sqlite';
-import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { RecordId, Token } from '../../lib/brands.ts';
 import { systemRandom } from '../../lib/random.ts';
 import {
@@ -13,9 +13,9 @@ import {
   UnknownCursor,
   type UsedMark,
 } from '../contract.ts';
-import type { Create, Held, Listed, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
+import type { Create, Held, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
 import { ANSWERS, COMMANDS } from './batch.ts';
-import { HALVES, valuesOfWrite } from './changes.ts';
+import { valuesOfWrite } from './changes.ts';
 import {
   isBusy,
   messageOf,
@@ -26,39 +26,13 @@ import {
   versionOf,
 } from './database.ts';
 import { Maintenance } from './maintenance.ts';
-import { idBytes, markOf, readSelected, SELECT_HEAD, SELECT_MARK, SELECT_RECORD } from './records.ts';
+import { type CountOptions, countOpen, type ListQuery, pageOf, type Rows } from './operators.ts';
+import { idBytes, markOf, readSelected, SELECT_MARK, SELECT_RECORD } from './records.ts';
 import { bootId } from './running-time.ts';
 import { closed, type SqliteRegisterOptions, Writer } from './writer.ts';
 
-/** How many rows one turn of the event loop reads, for a list and for a count. Requests are served between the turns. */
-const LISTED_AT_ONCE = 50;
-const COUNTED_AT_ONCE = 500;
-/** A page may have fewer records than asked for, so that one call reads a bounded number of rows. */
-const ROWS_PER_PAGE = 1000;
 /** A megabyte of memory, for a quarter of a million of keys. */
 const BUCKET_DIGITS = 5;
-
-/**
- * Select the rows after the last one that was read, in the order of the index of open records, or of the row numbers. `due` is text,
- * because that of a damaged row may be beyond 2^53.
- */
-const SELECT_OPEN = `SELECT CAST(due AS TEXT), id, lower(hex(record_id)), operation, state,
-    CASE typeof(created_at_ms) WHEN 'integer' THEN CAST(created_at_ms AS REAL) END
-  FROM records WHERE ${HALVES[0]} AND (due, id) > (CAST(?1 AS INTEGER), ?2) ORDER BY due, id LIMIT ?3`;
-const SELECT_ALL = "SELECT '0', id, lower(hex(record_id)) FROM records WHERE id > ?2 ORDER BY id LIMIT ?3";
-type Query = Parameters<Register['list']>[0];
-type CountOptions = Parameters<Register['countOpen']>[0];
-type Found = [
-  due: string,
-  id: number,
-  record: RecordId,
-  operation: string,
-  state: string,
-  createdAtMs: number | null,
-];
-/** `due` and row number of the last row that was read. */
-type Position = readonly [due: string, id: number];
-const BEFORE_ALL: Position = [`${-(2n ** 63n)}`, 0];
 
 /**
  * The embedded store: one SQLite database, which all processes of a machine may share.
@@ -74,6 +48,7 @@ export class SqliteRegister implements Register {
   readonly #writer: Writer;
   readonly #maintenance: Maintenance;
   readonly #select: StatementSync;
+  readonly #rows: Rows = { prepare: (sql) => this.#prepare(sql), runningMs: () => this.runningMs };
   /** The record ids that this process has seen, by their first digits. */
   readonly #seen = new Uint8Array(16 ** BUCKET_DIGITS);
   #numberSeen = 0;
@@ -159,12 +134,12 @@ export class SqliteRegister implements Register {
     await this.#writer.ask(COMMANDS.endLease, () => [idBytes(id), token]);
   }
 
-  list(query: Query): Promise<Page> {
-    return this.#reading(() => this.#page(query));
+  list(query: ListQuery): Promise<Page> {
+    return this.#reading(() => pageOf(this.#rows, query));
   }
 
   countOpen(options: CountOptions): Promise<OpenCount> {
-    return this.#reading(() => this.#count(options));
+    return this.#reading(() => countOpen(this.#rows, options));
   }
 
   audit(id: RecordId): Promise<AuditRecord[]> {
@@ -256,63 +231,6 @@ export class SqliteRegister implements Register {
     return readSelected(this.#select, idBytes(id), this.runningMs);
   }
 
-  async #page({ open, limit, cursor }: Query): Promise<Page> {
-    const part = open ? 'open' : 'all';
-    const cursorOf = (after: Position) => [part, ...after].join('_');
-    const [, due, id] = /^(?:open|all)_(-?\d{1,19})_(\d{1,15})$/.exec(cursor ?? cursorOf(BEFORE_ALL)) ?? [];
-    if (due === undefined || !(cursor ?? part).startsWith(part)) throw new UnknownCursor();
-    const head = this.#prepare(SELECT_HEAD);
-    const records: Listed[] = [];
-    let after: Position = [due, Number(id)];
-    let examined = 0;
-    for await (const found of this.#walk(open ? SELECT_OPEN : SELECT_ALL, after, LISTED_AT_ONCE)) {
-      const { runningMs } = this;
-      for (const [due, row, id] of found) {
-        if (records.length === limit || examined === ROWS_PER_PAGE)
-          return { records, cursor: cursorOf(after) };
-        after = [due, row];
-        examined++;
-        const listed = listedAs(id, head, row, runningMs);
-        if (listed) records.push(listed);
-      }
-    }
-    return { records };
-  }
-
-  async #count({ executingSinceMs, signal }: CountOptions): Promise<OpenCount> {
-    const count: OpenCount = { inDoubt: new Map(), old: [], resolutions: [] };
-    for await (const found of this.#walk(SELECT_OPEN, BEFORE_ALL, COUNTED_AT_ONCE)) {
-      signal?.throwIfAborted();
-      const { runningMs } = this;
-      for (const [due, , id, operation, state, createdAt] of found) {
-        const createdAtMs = createdAt ?? Number.POSITIVE_INFINITY;
-        // A damaged value must not hide the row: its `due` is 0.
-        if (Number(due) > 0 && Number(due) <= runningMs) continue;
-        if (state === 'executing' && createdAtMs < executingSinceMs) count.old.push(id);
-        if (state !== 'in_doubt') continue;
-        const name = typeof operation === 'string' ? operation : 'other';
-        const { number, oldestMs } = count.inDoubt.get(name) ?? { number: 0, oldestMs: createdAtMs };
-        count.inDoubt.set(name, { number: number + 1, oldestMs: Math.min(oldestMs, createdAtMs) });
-      }
-    }
-    const resolutions = this.#prepare('SELECT resolved_as, source, number FROM resolutions').all();
-    for (const [as, by, number] of resolutions as unknown as [never, never, number][])
-      count.resolutions.push({ as, by, number });
-    return count;
-  }
-
-  /** Reads the rows after a position in small steps, so that requests are served in between. */
-  async *#walk(sql: string, start: Position, atOnce: number): AsyncGenerator<Found[]> {
-    const select = this.#prepare(sql);
-    for (let after = start; ; await nextTurn()) {
-      const found = select.all(...after, atOnce) as unknown as Found[];
-      yield found;
-      const last = found[atOnce - 1];
-      if (!last) return;
-      after = [last[0], last[1]];
-    }
-  }
-
   /** Reads. While another process recovers the WAL or closes the database, tries again until the time limit. */
   async #reading<T>(read: () => T | Promise<T>): Promise<T> {
     for (const startedMs = performance.now(); ; await sleep(1)) {
@@ -363,19 +281,5 @@ function lockOut(file: string): DatabaseSync {
     throw new Error(
       'another process uses it, and this system does not tell whether both have the same clock',
     );
-  }
-}
-
-/** Reads a row without its completion, unless it has expired or was removed meanwhile. */
-function listedAs(id: RecordId, select: StatementSync, row: number, runningMs: number): Listed | undefined {
-  try {
-    const held = readSelected(select, row, runningMs);
-    if (!held) return undefined;
-    const { record, ...along } = held;
-    const { completion, ...head } = record;
-    if (completion?.kind === 'sealed') head.encryptionKeyId = completion.keyId;
-    return { id, head, ...along };
-  } catch (error) {
-    return { id, unreadable: messageOf(error) };
   }
 }
