@@ -1,7 +1,7 @@
 import { hash } from 'node:crypto';
-import { Followed, messageOf, readBounded } from '../lib/followed.ts';
+import { Followed, messageOf, readBounded, type Version } from '../lib/followed.ts';
 import type { Emit } from '../telemetry/emit.ts';
-import { parseKeyFile, parseKeyFileAside } from './key-file.ts';
+import { parseKeyFileAside } from './key-file.ts';
 import { KeyIndex } from './key-index.ts';
 import type { KeyEntry, KeySource, KeySourceHealth } from './key-source.ts';
 
@@ -32,26 +32,21 @@ export class FileKeySource implements KeySource {
   #index: KeyIndex;
   #generation = 0;
 
-  private constructor(options: FileKeySourceOptions, bytes: Buffer) {
+  private constructor(options: FileKeySourceOptions, id: string, index: KeyIndex) {
+    const { path, pollMs = POLL_MS, emit } = options;
     this.#options = options;
-    this.#index = KeyIndex.of(parseKeyFile(bytes), options.pepper);
-    const { path, pepper, pollMs = POLL_MS, emit } = options;
-    const read = async () => {
-      const bytes = await readBounded(path, MAX_BYTES).catch((error: unknown) => {
-        throw new Error(`the file: ${messageOf(error)}`);
-      });
-      const load = async () => KeyIndex.of(await parseKeyFileAside(bytes), pepper);
-      return { id: hash('sha256', bytes), load };
-    };
+    this.#index = index;
+    const read = () => readKeys(options);
     const refused = (error: unknown) => emit?.('keys_refused', { reason: messageOf(error) });
-    const apply = (index: KeyIndex) => this.#accept(index);
-    this.#followed = new Followed({ paths: [path], pollMs, read, apply, refused }, hash('sha256', bytes));
+    const apply = (changed: KeyIndex) => this.#accept(changed);
+    this.#followed = new Followed({ paths: [path], pollMs, read, apply, refused }, id);
   }
 
   /** @throws Error with the path of the file and all mistakes, one line each */
   static async open(options: FileKeySourceOptions): Promise<FileKeySource> {
     try {
-      return new FileKeySource(options, await readBounded(options.path, MAX_BYTES));
+      const { id, load } = await readKeys(options);
+      return new FileKeySource(options, id, await load());
     } catch (error) {
       const lines = messageOf(error).split('\n');
       throw new Error(
@@ -102,4 +97,12 @@ export class FileKeySource implements KeySource {
     for (const listener of this.#listeners) listener();
     this.#options.emit?.('keys_reloaded', { keys: index.size });
   }
+}
+
+async function readKeys({ path, pepper }: FileKeySourceOptions): Promise<Version<KeyIndex>> {
+  const bytes = await readBounded(path, MAX_BYTES).catch((error: unknown) => {
+    throw new Error(`the file: ${messageOf(error)}`);
+  });
+  const load = async () => KeyIndex.of(await parseKeyFileAside(bytes), pepper);
+  return { id: hash('sha256', bytes), load };
 }
