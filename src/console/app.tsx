@@ -1,12 +1,12 @@
 import { useEffect, useState } from 'preact/hooks';
 import { logOut, lostAtMs, readSession, sessionState } from './api.ts';
-import { DoubtsView } from './doubts.tsx';
 import { overview, readOverview, usePolling } from './live.ts';
-import { LogIn } from './log-in.tsx';
-import { LookUpView } from './look-up.tsx';
-import { OverviewView } from './overview.tsx';
 import { linkTo, type Route, useRoute, VIEWS, type ViewName } from './router.ts';
 import { announce, announcements, useShared } from './store.ts';
+import { DoubtsView } from './views/doubts.tsx';
+import { LogIn } from './views/log-in.tsx';
+import { LookUpView } from './views/look-up.tsx';
+import { OverviewView } from './views/overview.tsx';
 import { age, clock, count, STATES, timeZone, trouble } from './words.ts';
 
 const LOOK_EVERY_MS = 5000;

@@ -31,8 +31,8 @@ it('the console’s page needs nothing from the internet, and runs no text as co
   expect(script).not.toMatch(/\beval\(|new Function|document\.write/);
   expect(style).not.toContain('@import');
   expect(page).not.toMatch(/<style|style=|<script>|\son\w+=/);
-  const sources = globSync('*.tsx', { cwd: fileURLToPath(new URL('../../src/console', import.meta.url)) });
-  expect(sources.length).toBeGreaterThan(5);
+  const sources = globSync('**/*.tsx', { cwd: fileURLToPath(new URL('../../src/console', import.meta.url)) });
+  expect(sources.length).toBeGreaterThan(10);
   for (const name of sources)
     expect(readFileSync(new URL(`../../src/console/${name}`, import.meta.url), 'utf8'), name).not.toMatch(
       /innerHTML/i,

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { entriesOf } from '../../src/console/timeline.ts';
+import { entriesOf } from '../../src/console/views/timeline.ts';
 import type { AuditView, RecordView } from '../../src/doubts/records.ts';
 
 const time = (second: number) => `2026-11-26T10:00:0${second}.000Z`;

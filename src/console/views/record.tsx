@@ -1,11 +1,11 @@
 import { useEffect, useState } from 'preact/hooks';
-import type { RecordView, ShownRecord, StoredResponse } from '../doubts/records.ts';
-import { api, sessionState } from './api.ts';
-import { Facts, ScrollBox } from './parts.tsx';
+import type { RecordView, ShownRecord, StoredResponse } from '../../doubts/records.ts';
+import { api, sessionState } from '../api.ts';
+import { Facts, ScrollBox } from '../parts.tsx';
+import { useShared } from '../store.ts';
+import { age, count, inDoubtMs, isInDoubt, moment, recordState, trouble } from '../words.ts';
 import { ResolveDialog } from './resolve.tsx';
-import { useShared } from './store.ts';
 import { entriesOf } from './timeline.ts';
-import { age, count, inDoubtMs, isInDoubt, moment, recordState, trouble } from './words.ts';
 
 /** Everything that is known of one record. */
 export function RecordPanel({ found, reread }: { found: ShownRecord; reread(): void }) {

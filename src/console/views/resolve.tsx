@@ -1,12 +1,12 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
-import type { RecordView } from '../doubts/records.ts';
-import { type Answer, api } from './api.ts';
-import { Dialog } from './dialog.tsx';
-import { Facts } from './parts.tsx';
+import type { RecordView } from '../../doubts/records.ts';
+import { type Answer, api } from '../api.ts';
+import { Dialog } from '../dialog.tsx';
+import { Facts } from '../parts.tsx';
+import { linkToRecord } from '../router.ts';
+import { announce } from '../store.ts';
+import { moment, recordState, trouble } from '../words.ts';
 import { type FilledForm, ResolveForm } from './resolve-form.tsx';
-import { linkToRecord } from './router.ts';
-import { announce } from './store.ts';
-import { moment, recordState, trouble } from './words.ts';
 
 export interface ResolveProps {
   record: RecordView;

@@ -1,12 +1,12 @@
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
-import type { ShownRecord } from '../doubts/records.ts';
-import { type Answer, api } from './api.ts';
-import type { FindRequest } from './contract.ts';
-import { Field, ViewHeading } from './parts.tsx';
+import type { ShownRecord } from '../../doubts/records.ts';
+import { type Answer, api } from '../api.ts';
+import type { FindRequest } from '../contract.ts';
+import { Field, ViewHeading } from '../parts.tsx';
+import { linkToRecord } from '../router.ts';
+import { announce } from '../store.ts';
+import { recordState, trouble } from '../words.ts';
 import { RecordPanel } from './record.tsx';
-import { linkToRecord } from './router.ts';
-import { announce } from './store.ts';
-import { recordState, trouble } from './words.ts';
 
 /** @param recordId the record that the address names */
 export function LookUpView({ recordId }: { recordId: string | undefined }) {

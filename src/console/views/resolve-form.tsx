@@ -1,7 +1,7 @@
 import type { ComponentChildren } from 'preact';
 import { useLayoutEffect, useRef, useState } from 'preact/hooks';
-import type { ResolveForm as Form } from './contract.ts';
-import { Field } from './parts.tsx';
+import type { ResolveForm as Form } from '../contract.ts';
+import { Field } from '../parts.tsx';
 
 /** What a person types before a release. */
 const CONFIRMATION = 'not executed';

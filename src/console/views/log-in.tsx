@@ -1,7 +1,7 @@
 import { useRef, useState } from 'preact/hooks';
-import { logIn } from './api.ts';
-import { Field, ViewHeading } from './parts.tsx';
-import { trouble } from './words.ts';
+import { logIn } from '../api.ts';
+import { Field, ViewHeading } from '../parts.tsx';
+import { trouble } from '../words.ts';
 
 const WHY = {
   ended:

@@ -1,10 +1,10 @@
-import { Chart, type ChartOptions } from './chart.tsx';
-import type { Overview, Sample } from './contract.ts';
-import { overview, overviewProblem } from './live.ts';
-import { Facts, ViewHeading } from './parts.tsx';
-import { linkTo } from './router.ts';
-import { useShared } from './store.ts';
-import { age, doubtsInWords, STATES } from './words.ts';
+import { Chart, type ChartOptions } from '../chart.tsx';
+import type { Overview, Sample } from '../contract.ts';
+import { overview, overviewProblem } from '../live.ts';
+import { Facts, ViewHeading } from '../parts.tsx';
+import { linkTo } from '../router.ts';
+import { useShared } from '../store.ts';
+import { age, doubtsInWords, STATES } from '../words.ts';
 
 export function OverviewView() {
   const now = useShared(overview);

@@ -1,12 +1,12 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
-import type { RecordsPage, RecordView } from '../doubts/records.ts';
-import { api, sessionState } from './api.ts';
-import { overview, readOverview, usePolling } from './live.ts';
-import { Field, ScrollBox, ViewHeading } from './parts.tsx';
+import type { RecordsPage, RecordView } from '../../doubts/records.ts';
+import { api, sessionState } from '../api.ts';
+import { overview, readOverview, usePolling } from '../live.ts';
+import { Field, ScrollBox, ViewHeading } from '../parts.tsx';
+import { linkToRecord } from '../router.ts';
+import { announce, useShared } from '../store.ts';
+import { age, doubtsInWords, inDoubtMs, moment, recordState, trouble } from '../words.ts';
 import { ResolveDialog } from './resolve.tsx';
-import { linkToRecord } from './router.ts';
-import { announce, useShared } from './store.ts';
-import { age, doubtsInWords, inDoubtMs, moment, recordState, trouble } from './words.ts';
 
 const READ_EVERY_MS = 5000;
 
