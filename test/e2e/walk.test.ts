@@ -11,14 +11,14 @@ const PROGRAM = fileURLToPath(new URL('./walk.ts', import.meta.url));
 /** Whoever follows a request through the code reads this much. It may become less. */
 const MOST = {
   sqlite: {
-    'first payout': { functions: 290, files: 63 },
-    replay: { functions: 222, files: 54 },
-    balance: { functions: 130, files: 36 },
+    'first payout': { functions: 280, files: 60 },
+    replay: { functions: 210, files: 52 },
+    balance: { functions: 125, files: 33 },
   },
   redis: {
-    'first payout': { functions: 295, files: 62 },
-    replay: { functions: 247, files: 55 },
-    balance: { functions: 130, files: 36 },
+    'first payout': { functions: 285, files: 59 },
+    replay: { functions: 235, files: 53 },
+    balance: { functions: 125, files: 33 },
   },
 };
 

@@ -1,6 +1,7 @@
 import { once } from 'node:events';
 import http, { IncomingMessage, type RequestListener, ServerResponse } from 'node:http';
 import net, { type AddressInfo, Socket } from 'node:net';
+import { Duplex } from 'node:stream';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { Cluster, Redis } from 'ioredis';
 import { pino } from 'pino';
@@ -103,9 +104,10 @@ test('ioredis: sends ASKING by the method of the node, whose rejection is caught
   expect(rejected).toEqual([]);
 });
 
-test('redlock: a lock whose `expiration` is put off is extended, however late', async () => {
+test('redlock: a lock is a key with its `value`, and is extended, however late, if its `expiration` is put off', async () => {
   const { admin } = await startRedis();
   const lock = await new Redlock([admin], { retryCount: 0 }).acquire(['lease'], 10_000);
+  expect(await admin.get('lease')).toBe(lock.value);
   lock.expiration = 0;
   await expect(lock.extend(10_000)).rejects.toThrow(/expired/);
   lock.expiration = Number.POSITIVE_INFINITY;
@@ -173,6 +175,23 @@ test('Node: the `close` of net.Server leaves the idle connections of an http.Ser
   net.Server.prototype.close.call(server);
   expect((await send(url, { agent })).status).toBe(200);
   await expect(send(url)).rejects.toThrow('ECONNREFUSED');
+});
+
+test('Node: a response writes to the socket that it is assigned, until it is detached', async () => {
+  const written: string[] = [];
+  const socket = new Duplex({
+    read() {},
+    write(chunk, _encoding, done) {
+      written.push(`${chunk}`);
+      done();
+    },
+  }) as Socket;
+  const res = new ServerResponse(new IncomingMessage(socket));
+  res.assignSocket(socket);
+  res.writeHead(403).flushHeaders();
+  expect(written.join('')).toMatch(/^HTTP\/1\.1 403 Forbidden\r\n/);
+  res.detachSocket(socket);
+  expect([res.socket, socket.destroyed]).toEqual([null, false]);
 });
 
 test('Node: an agent reads its `options` for each new connection', async () => {
