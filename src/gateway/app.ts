@@ -56,7 +56,7 @@ export class AppVersions {
   readonly #merchantLimits: MerchantLimits | undefined;
   readonly #publicShare: PublicShare;
   readonly #bodyBudget: BodyBudget;
-  /** A part of it, so that merchants have the rest. */
+  /** The part for public requests, so that merchants have the rest. */
   readonly #publicBudget: BodyBudget;
   #perMerchant: Config['limits']['perMerchant'];
   #inForce: App;
@@ -137,7 +137,7 @@ export class AppVersions {
     );
   }
 
-  /** None without public paths. */
+  /** The middleware for public paths, if there are any. */
   #publicForwarder(limits: BodyLimits, operations: Operations, forwarder: Forwarder): Middleware[] {
     const { auth, idempotency } = this.#config;
     if (auth.public.length === 0) return [];
@@ -177,7 +177,7 @@ export class AppVersions {
 const budgetBytesOf = ({ limits: { bufferedBytes, bodyBytes } }: Config): number =>
   bufferedBytes ?? Math.max(bodyBytes, defaultBudgetBytes());
 
-/** A quarter, or one body if that is more. */
+/** The public requests' part of the budget: a quarter, or one body if that is more. */
 const publicBytesOf = (config: Config): number =>
   Math.max(config.limits.bodyBytes, Math.floor(budgetBytesOf(config) / 4));
 

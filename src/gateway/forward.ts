@@ -36,7 +36,7 @@ export class Forwarder {
   }
 
   /**
-   * Handles upgrades, and requests that `idempotency` has passed on. A declared request goes through the executor if its
+   * Handles upgrades, and requests that `protect` has passed on. A declared request goes through the executor if its
    * body is within `limits.bodyBytes`, and so does a request whose body `identify` has read. Everything else is streamed.
    */
   async handle(req: IncomingMessage, res: ServerResponse, next: (refusal: unknown) => void): Promise<void> {

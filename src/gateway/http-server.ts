@@ -27,7 +27,7 @@ import { MAX_HEADER_LINES } from './admission.ts';
 import { OpenResponses } from './open-responses.ts';
 
 /**
- * As far as the HTTP server enforces them. `bodyTimeoutMs` only raises Node's own limit: `takeBody` enforces it for bodies that are
+ * The limits that the HTTP server enforces. `bodyTimeoutMs` only raises Node's own limit: `takeBody` enforces it for bodies that are
  * read into memory.
  */
 export type ServerLimits = Pick<
@@ -91,7 +91,7 @@ export interface HttpServer {
 /** Creates the HTTP server for merchants. It answers malformed HTTP, and closes the connection. */
 export function createHttpServer(options: HttpServerOptions): HttpServer {
   const responses = new OpenResponses();
-  /** False: the request is dropped, because a response before it closes the connection, or has closed it. */
+  /** Returns false if the request is dropped, because a response before it closes the connection, or has closed it. */
   const accept = (req: IncomingMessage, res: ServerResponse): boolean => {
     if (!req.socket.writable || responses.willClose(req.socket)) return false;
     responses.begin(req.socket, res);

@@ -44,7 +44,7 @@ export class OpenResponses {
     for (const res of this.#all.values()) if (!res.headersSent) res.shouldKeepAlive = false;
   }
 
-  /** Will this connection be closed after one of its open responses? */
+  /** Whether this connection will be closed after one of its open responses. */
   willClose(socket: Duplex): boolean {
     return this.#open.get(socket)?.some((res) => !res.shouldKeepAlive) ?? false;
   }

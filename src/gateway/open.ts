@@ -157,7 +157,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
     ...{ slots, executor, passthrough, upgrades, headersOf, rateLimiter },
   });
   const { app } = versions;
-  // Of later responses than those that `endKeepAlive` finds open, `admit` makes that they close their connections.
+  // `endKeepAlive` makes the responses that are open then close their connections. `admit` does so for later ones.
   const { server, endKeepAlive, limit } = createHttpServer({
     limits: config.limits,
     tls: listenerTls,

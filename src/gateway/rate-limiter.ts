@@ -27,7 +27,7 @@ export interface RateLimiterOptions {
   emit: Emit;
 }
 
-/** Refuses, by the promise's rejection with a RateLimiterRes. */
+/** A counter, which refuses by rejecting with a RateLimiterRes. */
 type Counter = Pick<RateLimiterMemory, 'consume'>;
 
 interface Counters {
@@ -49,7 +49,7 @@ export class RateLimiter {
     this.#options = options;
   }
 
-  /** Counts a request. The number: the merchant has sent too many, and may send the next one after these milliseconds. */
+  /** Counts a request. If the merchant has sent too many, resolves to the milliseconds after which the next one may be sent. */
   async take(merchant: string, rate: MerchantRate): Promise<number | undefined> {
     const { shared, own } = this.#countersOf(rate);
     if (shared && this.#mayAskRedis()) {

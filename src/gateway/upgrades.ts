@@ -41,7 +41,7 @@ export class Upgrades {
     app.handle(req, res);
   }
 
-  /** Passes an accepted handshake to the backend. False: the request is not a handshake. */
+  /** Passes an accepted handshake to the backend. Returns false if the request is not a handshake. */
   pass(req: IncomingMessage, res: ServerResponse): boolean {
     const handshake = this.#handshakes.get(req);
     if (!handshake) return false;

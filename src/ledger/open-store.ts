@@ -33,7 +33,7 @@ const openSilently: NonNullable<StoreTools['openCertificate']> = (name, paths) =
 /**
  * Starts the thread that {@link openRegister} needs with SQLite, so that it starts while other modules are loaded.
  *
- * @returns ends the thread if no store took it
+ * @returns a function that ends the thread if no store has taken it
  */
 export async function prepareStore({ store }: Pick<StoreSections, 'store'>): Promise<() => void> {
   return store.kind === 'sqlite' ? (await import('../store/sqlite/writer.ts')).prepareThread() : () => {};

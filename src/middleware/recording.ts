@@ -87,7 +87,7 @@ export class Recording {
    */
   say(said: Exclude<Said, 'nothing'>): void {
     if (this.#isDone) throw new Error('the response has ended: what became of the key is decided');
-    // Once it cannot be known, it stays so.
+    // Once a handler has said `unknown`, nothing that it says later counts.
     if (this.#said !== 'unknown') this.#said = said;
   }
 
@@ -202,7 +202,7 @@ export class Recording {
     return this.#res;
   }
 
-  /** False: the handler should wait for `drain`. */
+  /** Returns false if the handler should wait for `drain`. */
   #add(chunk: Buffer, callback?: () => void): boolean {
     this.#bytes += chunk.length;
     // After the end of the recording nobody reads the body, except that of an oversize response.

@@ -194,7 +194,7 @@ export class RedirectedResponse {
  * be read, and body parsers take it for empty when its socket is closed.
  *
  * @param close called when the handler or Express closes the merchant's connection
- * @returns ends this, and destroys the request if Node has tried to meanwhile
+ * @returns a function that ends this, and destroys the request if Node has tried to meanwhile
  */
 function keepReadable(req: IncomingMessage, close: () => void): () => void {
   const { destroy: destroyNow, socket } = req;
