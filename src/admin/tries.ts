@@ -7,7 +7,7 @@ const WINDOW_MS = 5 * 60_000;
 export const MAX_OF_ADDRESS = 10;
 /** Wrong tokens from all addresses, those of trusted addresses not counted. */
 export const MAX_IN_ALL = 50;
-/** Addresses that are trusted. With the two limits above, they bound what is kept in memory. */
+/** The most addresses that are trusted. This and the two limits above bound the memory. */
 const MAX_TRUSTED = 100;
 
 /**

@@ -31,7 +31,7 @@ export function answer(
   try {
     res.writeHead(statusCode, reason, writable(headers));
   } catch {
-    // Node throws on other invalid heads too, and an uncaught error would end the gateway.
+    // Node throws on invalid heads that the lines above let through, and an uncaught error would end the gateway.
     res.statusMessage = '';
     refuseAnswer(req, res);
     return;

@@ -212,9 +212,9 @@ function createTlsServer(tls: ListenerTls, options: ServerOptions, onRequest: Re
   );
   certificate.onChange((files) => server.setSecureContext({ ...secureOptions, ...files }));
   server.on('secureConnection', (socket: TLSSocket) => {
-    // Any data listener makes Node read the socket as a stream, and no longer directly into its parser. A TLS socket that Node
-    // pauses, because answers wait for the client, still delivers what is decrypted: the paused parser would lose those bytes,
-    // and read on in the middle of a request.
+    // Any data listener makes Node read the socket as a stream, and no longer directly into its parser. When answers pile up, Node
+    // pauses the socket and its parser. A TLS socket still delivers decrypted bytes, the paused parser drops them, and it later
+    // reads on in the middle of a request.
     socket.on('data', () => {});
   });
   // Node's own listener reports a failed handshake as malformed HTTP, which would be answered in clear text or never.

@@ -41,7 +41,7 @@ export function readKey(rawHeaders: readonly string[], names: readonly string[])
   return { kind: 'none' };
 }
 
-/** Reads the key from the value of a header, unless that is a malformed quoted string. */
+/** The key in a header's value; undefined if the value is a malformed quoted string. */
 function readValue(name: string, text: string): string | undefined {
   if (name !== 'idempotency-key' || !text.startsWith('"')) return text;
   if (text.length > MAX_QUOTED_CHARS) return undefined;

@@ -57,11 +57,11 @@ export const adminProblems = {
   invalid: [400, 'The request is malformed'],
   /** There is no session, or it has ended. The page shows the login. */
   not_logged_in: [401, 'There is no session'],
-  /** To programs: there is no bearer token. */
+  /** Only programs get this code: they have sent no bearer token. */
   token_required: [401, 'The admin token is required'],
   wrong_token: [401, 'The token is wrong'],
   not_permitted: [403, 'The token does not permit this'],
-  /** To programs: there is no `admin.token`, so they get no records. */
+  /** Only programs get this code: `admin.token` is not set, so records are off. */
   off: [403, 'Records are not served here'],
   foreign_origin: [403, 'The request comes from another origin'],
   not_found: [404, 'There is nothing at this path'],

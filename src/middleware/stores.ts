@@ -167,7 +167,7 @@ export class OpenedStore implements IdempotencyStore {
 /**
  * Opens a SQLite database in a folder.
  *
- * @param options default: all defaults
+ * @param options every option has a default
  * @returns the open store. Several processes of one machine may open the same folder
  * @throws {TypeError} if an option is invalid
  * @throws {Error} with a message for the operator if the folder cannot be used

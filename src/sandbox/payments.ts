@@ -47,7 +47,7 @@ export const actionRoute = endpoint((call) => {
   return errorReply('unknown_action', 'action must be one of withdraw, checkout');
 });
 
-/** A charge of one unit, for clients of other payment APIs. The path can be any, and the body is ignored. */
+/** A charge of one unit, for clients of other payment APIs. On any path; the body is ignored. */
 export const chargeRoute = endpoint((call) => {
   const { currency } = call.merchant;
   return book(call, 'charge', 1, (id, created_at) => {

@@ -209,7 +209,7 @@ export interface Scanned {
 
 /**
  * A register as the source or the destination of a copy. Records are read and written by the register itself: a store that is
- * `receiving` takes `replace`, but neither starts nor changes by operators.
+ * `receiving` accepts `replace`, but refuses starts and operators' changes.
  *
  * Every method throws `StoreUnavailable` if the store does not answer.
  */

@@ -75,7 +75,7 @@ describe('a lookup', () => {
   it.each([
     [404, 'not_executed', {}],
     [410, 'not_executed', {}],
-    // Of a mistyped path, for example.
+    // A 404 may only mean that the path is mistyped.
     [404, 'undecided', { released: [] }],
     [202, 'undecided', {}],
     [302, 'undecided', {}],

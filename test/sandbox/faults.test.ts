@@ -68,7 +68,7 @@ describe('a fault', () => {
       const hangs = fault.endsWith('hang');
       if (hangs) {
         await until(() => sandbox.requests.total() === 1 && sandbox.ledger.payouts() === payouts);
-        // When this is answered, the request had enough time to be executed.
+        // Once this later request is answered, the first has had time to be executed.
         expect((await ask(`${sandbox.url}/v2/get_balance`, { headers: ALPHA })).status).toBe(200);
       } else await end;
       expect(sandbox.ledger.payouts()).toBe(payouts);

@@ -98,7 +98,7 @@ export class Backend {
     return (this.#underWay.get(key) ?? 0) > 0;
   }
 
-  /** @param answer what the gateway sees, if it is still there */
+  /** @param answer called with what the gateway sees, if it still runs */
   receive(sent: Sent, answer: (exchange: Exchange) => void): void {
     const { key } = sent;
     const first = this.#plan.first?.[this.#received++];

@@ -15,7 +15,7 @@ export interface CopierParts {
   started(process: Process): void;
   /** Gateways may be started on the destination. */
   opened(): void;
-  /** Gateways may be started on the source again. */
+  /** The copy was undone: gateways may start on the source again. */
   undone(): void;
 }
 

@@ -186,7 +186,7 @@ describe('a mistake in a key file', () => {
 
 describe('a key file parsed aside', () => {
   const small = (expiresAt: string) => plain(`expiresAt: ${expiresAt}`);
-  /** Large enough for another thread. */
+  /** Large enough to be parsed in another thread. */
   const large = (expiresAt: string) => `${small(expiresAt)}\n# ${'x'.repeat(16 * 1024)}`;
 
   test.each([small, large])('has the same result (%#)', async (text) => {

@@ -101,7 +101,7 @@ export class Commands {
     return this.#ask((inFull) => this.#send(script, keys, args, inFull), read);
   }
 
-  /** Runs a script whose effect replicas must acknowledge, if the store waits for replicas. Rejects with {@link StoreUnavailable}. */
+  /** As {@link run}. With `durability.replicas`, also waits until they acknowledge. */
   write<T>(
     script: Script,
     keys: string[],

@@ -235,7 +235,7 @@ describe('a request of another page', () => {
       expect(codeOf(await browser.request(path, { headers: foreign })), path).toBe('403 foreign_origin');
     const login = { json: { token: ADMIN_TOKEN }, headers: { Origin: 'http://evil.example' } };
     expect(codeOf(await browser.request('session', login))).toBe('403 foreign_origin');
-    // Another page may link to this one.
+    // A link on another site must still open this page.
     expect((await browser.request('', { headers: { 'Sec-Fetch-Site': 'cross-site' } })).status).not.toBe(403);
   });
 

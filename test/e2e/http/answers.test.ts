@@ -26,7 +26,7 @@ const ZIPPED = gzipSync('{"success":true}').toString('latin1');
 
 let keys = 0;
 const underAKey = () => payoutOf(`order-${keys++}`);
-/** The ways in which a request reaches the backend. The same bytes under a key are replayed the second time. */
+/** The ways in which a request reaches the backend. Under a key, the second request with the same bytes gets a replay. */
 const ways: [string, () => string | Buffer][] = [
   ['passed through', () => head('GET /v3/echo', ALPHA)],
   ['executed', () => head('GET /v2/get_balance', ALPHA)],

@@ -93,7 +93,7 @@ describe('a Redis that speaks TLS and asks for a certificate', () => {
       refused({ url, tls: { ...client, ca: new Authority().ca } }),
       refused({ url }),
       refused({ url, tls: { ...ours, serverName: 'redis.internal' } }),
-      // It refuses a gateway without a certificate itself.
+      // Redis itself refuses a gateway that shows no certificate.
       refused({ url, tls: { ca: authority.ca } }),
     ]);
   });
