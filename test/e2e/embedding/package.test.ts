@@ -19,7 +19,7 @@ import { Scrape } from '../../support/metrics.ts';
 import { emptied, startRedis } from '../../support/redis-server.ts';
 import { openSandbox } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { codeOf } from '../../support/wire.ts';
+import { codeOf, head, Wire } from '../../support/wire.ts';
 import { embed } from './embedded.ts';
 
 describe('bearerAuth()', () => {
@@ -48,6 +48,18 @@ describe('bearerAuth()', () => {
       { code: 'M-ALPHA', keyId: 'alpha-1', scopes: ['*'] },
       { code: 'M-BRAVO', keyId: 'bravo-1', scopes: ['*'] },
     ]);
+  });
+
+  it('closes the connection of a refused request only if a part of its body may follow', async () => {
+    const auth = await bearerAuth({ path: writeKeys(temporaryFolder()) });
+    onTestFinished(async () => auth.close());
+    const url = await httpBackend(express().use(auth));
+    const wire = await Wire.open(Number(new URL(url).port));
+    for (let i = 0; i < 2; i++)
+      expect((await wire.write(head('GET /balance')).answer()).headers.connection).toEqual(['keep-alive']);
+    const answer = await wire.write(head('POST /payouts', 'Content-Length: 1')).answer();
+    expect(answer.headers.connection).toEqual(['close']);
+    expect(await wire.ended).toBe('end');
   });
 });
 
