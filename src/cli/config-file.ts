@@ -4,7 +4,6 @@ import { mergeReload, withVersion } from '../config/reload.ts';
 import type { Config } from '../config/schema.ts';
 import type { Gateway } from '../gateway/gateway.ts';
 import { Followed, messageOf, readBounded } from '../lib/followed.ts';
-import type { Logger } from '../telemetry/logger.ts';
 
 /** Largest accepted file: 1 MiB. A larger one would hold up requests while it is parsed. */
 const MAX_BYTES = 1024 * 1024;
@@ -18,7 +17,6 @@ const POLL_MS = 500;
 export class ConfigFile {
   readonly #path: string;
   readonly #gateway: Gateway;
-  readonly #logger: Logger;
   readonly #followed: Followed<Config>;
   /** The configurations in force since the start that identify requests differently. The last one is in force now. */
   #versions: readonly Config[];
@@ -26,11 +24,10 @@ export class ConfigFile {
   #warnings: readonly string[] = [];
 
   /** @param config the configuration that the gateway started with */
-  constructor(path: string, config: Config, gateway: Gateway, env: NodeJS.ProcessEnv, logger: Logger) {
+  constructor(path: string, config: Config, gateway: Gateway, env: NodeJS.ProcessEnv) {
     this.#path = path;
     this.#versions = [config];
     this.#gateway = gateway;
-    this.#logger = logger;
     this.#followed = new Followed({
       paths: [path],
       pollMs: POLL_MS,
@@ -80,14 +77,12 @@ export class ConfigFile {
   }
 
   async #accepted(changed: string[], needsRestart: string[]): Promise<void> {
-    this.#gateway.metrics.configReloads.inc({ result: needsRestart.length > 0 ? 'needs_restart' : 'ok' });
-    this.#logger.info({ changed }, 'the configuration was reloaded');
-    if (needsRestart.length > 0)
-      this.#logger.warn({ options: needsRestart }, 'the changed configuration needs a restart');
+    const { emit, readiness } = this.#gateway;
+    emit('config_reloaded', { changed, result: needsRestart.length > 0 ? 'needs_restart' : 'ok' });
+    if (needsRestart.length > 0) emit('config_needs_restart', { options: needsRestart });
     // New operations may have a dangerous policy, or lack a name that a secret key has as a scope.
     if (changed.includes('operations'))
-      for (const warning of await this.#gateway.readiness.warnings().catch(() => []))
-        this.#logger.warn({ warning }, 'something needs attention');
+      for (const warning of await readiness.warnings().catch(() => [])) emit('attention', { warning });
   }
 
   #refused(error: unknown): void {
@@ -99,7 +94,6 @@ export class ConfigFile {
       `the newest version of the file was refused (${count}, in the log); an earlier version is in force`,
     ];
     this.#wasRead = true;
-    this.#gateway.metrics.configReloads.inc({ result: 'refused' });
-    this.#logger.error({ mistakes }, 'the new configuration is refused; the old one stays in force');
+    this.#gateway.emit('config_refused', { mistakes });
   }
 }

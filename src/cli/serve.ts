@@ -6,6 +6,7 @@ import { identityFileOf } from '../ledger/identity-file.ts';
 import { prepareStore } from '../ledger/open-store.ts';
 import { systemClock } from '../lib/clock.ts';
 import { thisBuild } from '../lib/program.ts';
+import type { Emit } from '../telemetry/emit.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
 import { readArguments, required, TEXT, type Terminal } from './arguments.ts';
 import { ConfigFile } from './config-file.ts';
@@ -32,7 +33,7 @@ export async function serveFile(file: string, env: NodeJS.ProcessEnv): Promise<v
 export interface RunningGateway {
   port: number;
   adminPort: number;
-  logger: Logger;
+  emit: Emit;
   shutdown(): Promise<void>;
 }
 
@@ -60,17 +61,17 @@ export async function startGateway(
   try {
     // A pipe, such as `--config <(command)`, cannot be read again.
     const isFile = file !== undefined && statSync(file, { throwIfNoEntry: false })?.isFile();
-    const configFile = isFile ? new ConfigFile(file, config, gateway, env, logger) : undefined;
+    const configFile = isFile ? new ConfigFile(file, config, gateway, env) : undefined;
     gateway.readiness.configFile = configFile;
     const ports = await gateway.listen(inherited);
     reload = () => {
       void gateway.reloadKeys();
       void configFile?.reload();
     };
-    for (const warning of await gateway.readiness.warnings())
-      logger.warn({ warning }, 'something needs attention');
+    const { emit, readiness } = gateway;
+    for (const warning of await readiness.warnings()) emit('attention', { warning });
     const { mode } = config.idempotency;
-    logger.info({ ...ports, mode, ...thisBuild() }, 'listening');
+    emit('listening', { ...ports, mode, ...thisBuild() });
     // Whoever waits for this line should not wait for the next regular flush too.
     logger.flush();
     const shutdown = async () => {
@@ -78,7 +79,7 @@ export async function startGateway(
       await gateway.shutdown();
       process.off('SIGHUP', onHangUp);
     };
-    return { ...ports, logger, shutdown };
+    return { ...ports, emit, shutdown };
   } catch (error) {
     await gateway.shutdownNow();
     throw error;
@@ -96,11 +97,11 @@ export function shutDownOnSignal(
   afterwards: () => Promise<void> = async () => {},
 ): void {
   let isStopping = false;
-  const onSignal = (signal: NodeJS.Signals) => {
+  const onSignal = (signal: 'SIGTERM' | 'SIGINT') => {
     if (isStopping) process.exit(1);
     isStopping = true;
-    const shutDown = ({ logger, shutdown }: RunningGateway) => {
-      logger.info({ signal }, 'shutting down');
+    const shutDown = ({ emit, shutdown }: RunningGateway) => {
+      emit('shutting_down', { signal });
       return shutdown()
         .then(afterwards)
         .finally(() => process.exit());
@@ -108,5 +109,5 @@ export function shutDownOnSignal(
     // A start that fails ends the process elsewhere.
     void starting.then(shutDown, () => {});
   };
-  process.on('SIGTERM', onSignal).on('SIGINT', onSignal);
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, () => onSignal(signal));
 }

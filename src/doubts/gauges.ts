@@ -1,14 +1,14 @@
 import type { Store } from '../ledger/ledger.ts';
 import type { Clock } from '../lib/clock.ts';
 import { type DoubtCount, RESOLUTION_SOURCES, RESOLVED_AS } from '../store/contract.ts';
-import type { Logger } from '../telemetry/logger.ts';
+import type { Emit } from '../telemetry/emit.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
 
 export interface DoubtGaugesOptions {
   store: Pick<Store, 'countDoubts'>;
   metrics: Metrics;
   clock: Clock;
-  logger: Pick<Logger, 'warn'>;
+  emit: Emit;
   /** `idempotency.countDoubtsEveryMs`. */
   everyMs: number;
 }
@@ -80,7 +80,7 @@ export class DoubtGauges {
   }
 
   async #count(isEarly = false): Promise<void> {
-    const { store, clock, logger } = this.#options;
+    const { store, clock, emit } = this.#options;
     const { signal } = this.#closing;
     this.#dueMs = Number.POSITIVE_INFINITY;
     if (this.#isCounting) return this.#schedule(SOON_MS, isEarly);
@@ -91,11 +91,7 @@ export class DoubtGauges {
       this.#hasFailed = false;
     } catch (error) {
       const { message: reason } = error as Error;
-      if (!this.#hasFailed && !signal.aborted)
-        logger.warn(
-          { reason },
-          'the keys in doubt cannot be counted: the metrics show those of the last count',
-        );
+      if (!this.#hasFailed && !signal.aborted) emit('doubts_uncounted', { reason });
       this.#hasFailed = true;
     } finally {
       this.#isCounting = false;

@@ -4,14 +4,14 @@ import { createAdminServer } from '../admin/server.ts';
 import type { AdminSource } from '../admin/source.ts';
 import type { Config } from '../config/schema.ts';
 import type { Clock } from '../lib/clock.ts';
-import { Events } from '../telemetry/emit.ts';
-import type { Logger } from '../telemetry/logger.ts';
+import type { Emit } from '../telemetry/emit.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
 import { listen } from './http-server.ts';
 
 /** What a gateway shows on its admin port. */
 interface AdminPortParts {
   metrics: Metrics;
+  emit: Emit;
   desk: AdminSource['desk'];
   readiness: Pick<AdminSource, 'checks'>;
 }
@@ -20,7 +20,7 @@ interface AdminPortParts {
 export async function openAdminPort(
   config: Config,
   parts: AdminPortParts,
-  { clock, logger }: { clock: Clock; logger: Logger },
+  clock: Clock,
 ): Promise<{ port: number; close(): Promise<void> }> {
   const { metrics, desk } = parts;
   const checks = () => parts.readiness.checks();
@@ -31,8 +31,7 @@ export async function openAdminPort(
     metrics: (format) => metrics.text(format),
     overview: (afterMs) => overview.read(afterMs),
   };
-  const { emit } = new Events(logger);
-  const tools = { options: config.admin, clock, emit };
+  const tools = { options: config.admin, clock, emit: parts.emit };
   const server = createAdminServer(createAdmin(source, tools));
   const port = await listen(server, config.admin.host, config.admin.port);
   overview.begin();

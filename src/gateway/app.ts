@@ -24,7 +24,6 @@ import { identify, type Operations } from '../requests/operations.ts';
 import { PublicPaths } from '../requests/public-paths.ts';
 import type { Access } from '../telemetry/access.ts';
 import type { Emit } from '../telemetry/emit.ts';
-import type { Logger } from '../telemetry/logger.ts';
 import { admit, checkHead, type Lifecycle } from './admission.ts';
 import { Forwarder, type ForwarderOptions } from './forward.ts';
 import type { App } from './http-server.ts';
@@ -41,7 +40,6 @@ export interface AppParts extends Omit<ForwarderOptions, 'limits'> {
   hop(): string | undefined;
   observation: Observation | undefined;
   emit: Emit;
-  logger: Logger;
   rateLimiter: RateLimiter | undefined;
 }
 
@@ -106,7 +104,7 @@ export class AppVersions {
   #build(config: Config, classes?: Pick<App, 'Request' | 'Response'>): App {
     const { operations: declared } = config;
     const limits = { ...config.limits, budget: this.#bodyBudget };
-    const { access, lifecycle, authenticator, logger } = this.#parts;
+    const { access, lifecycle, authenticator, emit } = this.#parts;
     const { auth } = this.#config;
     const operations = this.#history.next(declared);
     const forward = new Forwarder({ ...this.#parts, limits });
@@ -132,7 +130,7 @@ export class AppVersions {
         // Sends every other request to the backend.
         (req, res, next) => forward.handle(req, res, next),
       ],
-      refusalAnswerer(logger),
+      refusalAnswerer(emit),
       classes,
     );
   }
@@ -234,7 +232,7 @@ function classesOf(app: Express): Pick<App, 'Request' | 'Response'> {
 }
 
 /** Returns the only function that answers refusals and errors of the gateway. */
-function refusalAnswerer(logger: Logger) {
+function refusalAnswerer(emit: Emit) {
   return (refusal: unknown, req: IncomingMessage, res: ServerResponse): void => {
     const context = contextOf(req);
     const { requestId, traceId } = context;
@@ -242,8 +240,7 @@ function refusalAnswerer(logger: Logger) {
       ? refusal
       : problem('internal_error', 'The gateway failed to answer the request.');
     context.outcome = answer.code;
-    if (answer !== refusal)
-      logger.error({ requestId, traceId, err: refusal }, 'a request failed within the gateway');
+    if (answer !== refusal) emit('request_failed', { requestId, traceId, err: refusal });
     sendProblemOrCut(res, problemDocument(answer, requestId));
   };
 }

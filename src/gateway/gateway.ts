@@ -3,6 +3,7 @@ import { Server as NetServer } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Config } from '../config/schema.ts';
 import type { Desk } from '../doubts/desk.ts';
+import type { Emit } from '../telemetry/emit.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
 import { openAdminPort } from './admin-port.ts';
 import { type App, listen, listenOn } from './http-server.ts';
@@ -21,6 +22,7 @@ export class Gateway {
   /** The application that `server` has. */
   readonly app: App;
   readonly metrics: Metrics;
+  readonly emit: Emit;
   /** Lists and shows records to operators, and resolves keys in doubt. */
   readonly desk: Desk;
   readonly readiness: Readiness;
@@ -43,6 +45,7 @@ export class Gateway {
     this.server = parts.server;
     this.app = parts.app;
     this.metrics = parts.metrics;
+    this.emit = parts.emit;
     this.desk = parts.desk;
     this.readiness = new Readiness(config, parts, tools.clock);
     // `oncegate check` opens a gateway too. It never listens, so it does not mark the store, and sends no lookups.
@@ -60,7 +63,7 @@ export class Gateway {
    * @returns the ports
    */
   async listen(inherited?: number): Promise<{ port: number; adminPort: number }> {
-    this.#adminPort = await openAdminPort(this.#config, this, this.#tools);
+    this.#adminPort = await openAdminPort(this.#config, this, this.#tools.clock);
     this.#isSocketInherited = inherited !== undefined;
     const { host, port: configured } = this.#config.listen;
     const port =

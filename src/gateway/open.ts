@@ -80,7 +80,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   const { emit } = events;
 
   // What may fail. Tracing is first, because it fails if the operator has not installed what it needs.
-  const tracing = await openTracing(config, metrics, tools);
+  const tracing = await openTracing(config, clock, emit);
   closing.defer(() => tracing?.close());
   const certificates = new Certificates({ clock, emit, metrics });
   closing.defer(() => certificates.close());
@@ -108,7 +108,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   closing.defer(() => store.close());
   if (ledger.usage) metrics.trackUsage(() => ledger.usage);
   const { identityFile: file } = tools;
-  if (file !== undefined) watch = await StoreWatch.of(config, { file, store, clock, logger });
+  if (file !== undefined) watch = await StoreWatch.of(config, { file, store, clock, emit });
   closing.defer(() => watch?.close());
   const storeId = await storeIdOf(store, mode, watch);
   const rateLimiter = await openRateLimiter(config, clock, emit, openCertificate);
@@ -121,7 +121,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   const lookupConnections = { ...upstream, maxConnections: LOOKUPS_AT_ONCE };
   const lookupExecutor = new Executor(lookupConnections, maxStoredBytes, clock, upstreamTls);
   const asking = { executor: lookupExecutor, tracing };
-  const doubtGauges = new DoubtGauges({ store, metrics, clock, logger, everyMs });
+  const doubtGauges = new DoubtGauges({ store, metrics, clock, emit, everyMs });
   events.on('resolved', () => doubtGauges.resolved());
   const lookups = new Lookups(store, layer, lookupsOf(config, asking), emit, clock);
   const options = { ...idempotency, leaseMs: config.lock.leaseMs };
@@ -131,7 +131,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   const observation =
     mode === 'observe' ? new Observation(store, { ...options, mostOpen }, emit, clock) : undefined;
   const desk = new Desk(store, { ...options, clock }, emit);
-  closing.defer(() => untilStored(engine, observation, config, logger));
+  closing.defer(() => untilStored(engine, observation, config, emit));
   closing.defer(() => doubtGauges.close());
   // The executors are gone by then, so that no lookup is still running.
   closing.defer(() => lookups.close());
@@ -152,7 +152,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   const clientOf: ConstructorParameters<typeof Access>[0]['clientOf'] = (req) => findClient(req, trust);
   const access = new Access({ clock, logger, metrics, tracing, clientOf });
   const versions = new AppVersions(config, {
-    ...{ access, lifecycle, authenticator, engine, observation, emit, metrics, logger },
+    ...{ access, lifecycle, authenticator, engine, observation, emit, metrics },
     hop: () => hopOf(layer, storeId()),
     ...{ slots, executor, passthrough, upgrades, headersOf, rateLimiter },
   });
@@ -188,7 +188,19 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
     putInForce();
   };
   return {
-    ...{ metrics, certificates, keys, store, watch, upstreamTls, engine, lookups, doubtGauges, observation },
+    ...{
+      metrics,
+      emit,
+      certificates,
+      keys,
+      store,
+      watch,
+      upstreamTls,
+      engine,
+      lookups,
+      doubtGauges,
+      observation,
+    },
     ...{ desk, lifecycle, access, upgrades, app, server, endKeepAlive, reload },
   };
 }
@@ -196,15 +208,15 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
 /** Opens tracing, unless it is off. Loads OpenTelemetry only if spans are sent somewhere. */
 async function openTracing(
   { tracing, upstream }: Config,
-  metrics: Metrics,
-  { clock, logger }: GatewayTools,
+  clock: Clock,
+  emit: Emit,
 ): Promise<Tracing | undefined> {
   const { endpoint, begin } = tracing;
   if (endpoint === undefined && !begin) return undefined;
   const { Tracing } = await import('../telemetry/tracing.ts');
   if (endpoint === undefined) return new Tracing(tracing);
   const { openRecorder } = await import('../telemetry/span-export.ts');
-  const tools = { metrics, logger, clock, upstream: upstream.url };
+  const tools = { emit, clock, upstream: upstream.url };
   return new Tracing(tracing, await openRecorder({ ...tracing, endpoint }, tools));
 }
 
@@ -282,12 +294,11 @@ async function untilStored(
   engine: Engine,
   observation: Observation | undefined,
   { shutdown: { completeMs } }: Config,
-  logger: Logger,
+  emit: Emit,
 ): Promise<void> {
   const log = () => {
     const writes = engine.pendingWrites;
-    const message = 'waiting for the store to take the last writes before this process ends';
-    if (writes > 0) logger.warn({ writes, completeMs }, message);
+    if (writes > 0) emit('writes_pending', { writes, completeMs });
   };
   const timer = setInterval(log, LOG_EVERY_MS);
   await engine.close(completeMs);

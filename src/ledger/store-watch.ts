@@ -11,7 +11,7 @@ import {
   type UsedMark,
 } from '../store/contract.ts';
 import type { StoreOptions } from '../store/options.ts';
-import type { Logger } from '../telemetry/logger.ts';
+import type { Emit } from '../telemetry/emit.ts';
 import { ForeignFile, type Noted, readNoted, writeNoted } from './identity-file.ts';
 import type { Store } from './ledger.ts';
 
@@ -29,7 +29,7 @@ export interface StoreWatchOptions {
   /** How long a change of the store is warned about if it does not refuse. Milliseconds. */
   warnForMs: number;
   clock: Clock;
-  logger: Logger;
+  emit: Emit;
 }
 
 /** The sections of a configuration that say how its store is watched. */
@@ -69,7 +69,7 @@ export class StoreWatch {
   /** Opens the watch of a configuration's store: see {@link open}. */
   static async of(
     { store: options, idempotency }: Watched,
-    tools: Pick<StoreWatchOptions, 'file' | 'store' | 'clock' | 'logger'>,
+    tools: Pick<StoreWatchOptions, 'file' | 'store' | 'clock' | 'emit'>,
   ): Promise<StoreWatch> {
     const { mode, retentionMs } = idempotency;
     const mayLose = 'durability' in options && options.durability.mayLoseOnFailover;
@@ -178,7 +178,7 @@ export class StoreWatch {
    * @param grown by how much the count must have grown at least
    */
   async #compare(ask: () => Promise<UsedMark | undefined>, grown: 0 | 1): Promise<void> {
-    const { store, mode, clock, logger } = this.#options;
+    const { store, mode, clock, emit } = this.#options;
     // As of the question: another answer may arrive meanwhile, and the store may get another connection.
     const [noted, connection] = [this.#noted, store.connection];
     const failedBefore = this.#markFailure;
@@ -192,18 +192,17 @@ export class StoreWatch {
       if (!(error instanceof UnreadableMark)) return;
       this.#compared = connection;
       this.#markFailure = `${error.message}, ${NOT_NOTICED}`;
-      if (this.#isOpen && !failedBefore)
-        logger.warn({ warning: `store: ${this.#markFailure}` }, 'something needs attention');
+      if (this.#isOpen && !failedBefore) emit('attention', { warning: `store: ${this.#markFailure}` });
       return;
     }
     if (this.isForgotten) return;
     const what = noted && differenceOf(noted, found, grown);
     if (what) {
       this.#changed = { at: new Date(clock.wallMs()).toISOString(), what };
-      if (this.#isOpen) logger.error({ warning: `store: ${what}` }, 'the store has changed');
+      if (this.#isOpen) emit('store_changed', { warning: `store: ${what}` });
     }
     if (found?.otherMode && !this.#isOtherMode && this.#isOpen)
-      logger.warn({ warning: `store: ${OTHER_MODE[mode]}` }, 'something needs attention');
+      emit('attention', { warning: `store: ${OTHER_MODE[mode]}` });
     this.#isOtherMode = found?.otherMode ?? false;
     // The file keeps the mark of the store that is missed, so that a restart compares it too.
     if (this.isForgotten) return;
@@ -235,7 +234,7 @@ export class StoreWatch {
 
   /** Takes over what an operator or another gateway has noted in the file meanwhile, and then notes what this one knows. */
   async #writeFile(): Promise<void> {
-    const { file, clock, logger } = this.#options;
+    const { file, clock, emit } = this.#options;
     if (this.#isFileForeign) return;
     // A file that is missing or damaged is replaced.
     const there = await readNoted(file).catch(() => undefined);
@@ -246,13 +245,13 @@ export class StoreWatch {
       this.#accepted = accepted;
       // The store may have changed again since it was accepted.
       this.#compared = NONE;
-      logger.warn({ ...there.accepted }, 'the store was accepted');
+      emit('store_accepted', there.accepted);
       return await this.#compareAgain();
     }
     const isNotedThere = there?.changed !== undefined;
     if (isNotedThere && !this.#changed) {
       this.#changed = there.changed;
-      logger.error({ warning: `store: ${there.changed?.what}` }, 'the store has changed');
+      emit('store_changed', { warning: `store: ${there.changed?.what}` });
     }
     if (!this.#noted || (this.isForgotten && isNotedThere)) return;
     const seenAt = new Date(clock.wallMs()).toISOString();

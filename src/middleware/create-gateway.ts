@@ -79,13 +79,13 @@ export async function createGateway(config: GatewayConfig, options: GatewayOptio
   const { identityFile } = checked.store;
   const gateway = await RunningGateway.open(checked, { clock: systemClock, logger, identityFile });
   gateway.watchStore();
-  for (const warning of await gateway.readiness.warnings())
-    logger.warn({ warning }, 'something needs attention');
+  const { emit, readiness } = gateway;
+  for (const warning of await readiness.warnings()) emit('attention', { warning });
   return {
     app: express().use((req, res) => gateway.app.handle(req, res)),
     listen: async () => {
       const ports = await gateway.listen();
-      logger.info(ports, 'listening');
+      emit('listening', ports);
       return ports;
     },
     checks: () => gateway.readiness.checks(),

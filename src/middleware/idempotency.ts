@@ -18,7 +18,7 @@ import { hopOf } from '../requests/hops.ts';
 import { isSafe } from '../requests/target.ts';
 import { Access } from '../telemetry/access.ts';
 import { type Emit, Events } from '../telemetry/emit.ts';
-import { createLogger, type Logger } from '../telemetry/logger.ts';
+import { createLogger } from '../telemetry/logger.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
 import { bodyOf, type ParsedRequest } from './body.ts';
 import { executions, handlerView, type Idempotency } from './execution.ts';
@@ -66,7 +66,6 @@ class Handlers {
   readonly #policy: Policy;
   readonly #hop: () => string | undefined;
   readonly #metrics: Metrics;
-  readonly #logger: Logger;
   readonly #access: Access;
   readonly #lifecycle = new Lifecycle();
   readonly #engine: Engine;
@@ -87,14 +86,14 @@ class Handlers {
     this.#hop = () => hopOf(policy.layer, store.storeId());
     checkLifetimes(policy, store);
     this.#metrics = openedMetrics(options.metrics);
-    this.#logger = options.logger ?? createLogger('warn');
+    const { logger = createLogger('warn') } = options;
     this.#access = new Access({
       clock: systemClock,
-      logger: this.#logger,
+      logger,
       metrics: this.#metrics,
       clientOf: findClientInExpress,
     });
-    const events = new Events(this.#logger, this.#metrics);
+    const events = new Events(logger, this.#metrics);
     const { emit } = events;
     this.#emit = emit;
     const { executing, queued, queueTimeoutMs } = policy.limits;
@@ -106,8 +105,7 @@ class Handlers {
     const engineOptions = { ...policy, ...store.lifetimes };
     this.#engine = new Engine(records, slots, engineOptions, emit, systemClock, this.#lookups);
     this.#declareMetrics();
-    const [metrics, logger] = [this.#metrics, this.#logger];
-    this.#doubtGauges = shareStoreMetrics(store, { metrics, clock: systemClock, logger, emit });
+    this.#doubtGauges = shareStoreMetrics(store, { metrics: this.#metrics, clock: systemClock, emit });
     events.on('resolved', () => this.#doubtGauges.resolved());
   }
 

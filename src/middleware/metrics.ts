@@ -1,7 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { DoubtGauges, type DoubtGaugesOptions } from '../doubts/gauges.ts';
 import { idempotencyOptions } from '../idempotency/options.ts';
-import type { Emit } from '../telemetry/emit.ts';
 import { Metrics as AllMetrics } from '../telemetry/metrics.ts';
 import type { OpenedStore } from './stores.ts';
 
@@ -46,10 +45,7 @@ interface Shared {
 
 const shared = new WeakMap<AllMetrics, WeakMap<OpenedStore, Shared>>();
 
-export interface StoreMetricsOptions extends Omit<DoubtGaugesOptions, 'everyMs' | 'store'> {
-  /** Emits events into the same metrics. */
-  emit: Emit;
-}
+export type StoreMetricsOptions = Omit<DoubtGaugesOptions, 'everyMs' | 'store'>;
 
 /**
  * Shows what is known of a store: its keys in doubt, what it uses, and what it reports. Several `idempotency` on one store with the
@@ -76,9 +72,9 @@ export function shareStoreMetrics(
   return { resolved: () => gauges.resolved(), close };
 }
 
-function made(opened: OpenedStore, { emit, ...options }: StoreMetricsOptions): Shared {
+function made(opened: OpenedStore, options: StoreMetricsOptions): Shared {
   const { store, emits } = opened;
-  emits.add(emit);
+  emits.add(options.emit);
   if (store.usage) options.metrics.trackUsage(() => store.usage);
   const everyMs = idempotencyOptions.shape.countDoubtsEveryMs.parse(undefined);
   const gauges = new DoubtGauges({ ...options, store, everyMs });

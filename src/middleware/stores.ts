@@ -7,7 +7,7 @@ import { StoreWatch, storeIdOf } from '../ledger/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
 import type { Lifetimes } from '../store/contract.ts';
 import { lockOptions, storeOptions } from '../store/options.ts';
-import type { Emit } from '../telemetry/emit.ts';
+import { type Emit, Events } from '../telemetry/emit.ts';
 import { createLogger } from '../telemetry/logger.ts';
 
 /** How long records are kept, and when an owner counts as dead. Milliseconds. */
@@ -214,15 +214,14 @@ async function open(
     );
   const emits = new Set<Emit>();
   const emitToAll: Emit = (event, told, value) => {
-    for (const emit of emits) emit(event, told, value);
+    for (const tell of emits) tell(event, told, value);
   };
   const opened = await openLedger(sections, systemClock, { emit: emitToAll });
   const { identityFile: file } = sections.store;
-  const logger = createLogger('warn');
-  const tools = { store: opened, clock: systemClock, logger };
+  const { emit } = new Events(createLogger('warn'));
+  const tools = { store: opened, clock: systemClock, emit };
   const watch = file === undefined ? undefined : await StoreWatch.of(sections, { file, ...tools });
-  for (const warning of watch?.atStart ?? [])
-    logger.warn({ warning: `store: ${warning}` }, 'something needs attention');
+  for (const warning of watch?.atStart ?? []) emit('attention', { warning: `store: ${warning}` });
   watch?.begin();
   const storeId = await storeIdOf(opened, sections.idempotency.mode, watch);
   return new OpenedStore(opened, lifetimes, emits, watch, storeId);

@@ -21,7 +21,7 @@ export type Told<E> = E extends Logged
  * Tells that something has happened. `event`: of the table of events, or a metric of what is not logged.
  *
  * @param told may have more than the event needs. Only what the table names is logged
- * @param value what a histogram gets, in the unit of its name
+ * @param value what a histogram gets, in the unit of its name, or by how much a counter grows. Default: 1
  */
 export type Emit = <E extends EventName>(event: E, told: Told<E>, value?: number) => void;
 
@@ -61,7 +61,7 @@ export class Events {
 /** Takes what was told for the labels. Some of these metrics are for each command to the store, so nothing is copied. */
 function counting(metric: AnyMetric): Act {
   if (metric instanceof Histogram) return (labels, seconds = 0) => metric.observe(labels as Labels, seconds);
-  return (labels) => metric.inc(labels as Labels);
+  return (labels, count) => metric.inc(labels as Labels, count);
 }
 
 function countingLogged(metric: AnyMetric, { metric: name, labels: fixed }: LogEvent): Act {

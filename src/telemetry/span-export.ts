@@ -6,8 +6,7 @@ import { setImmediate } from 'node:timers/promises';
 import type { ReadableSpan, SpanExporter } from '@opentelemetry/sdk-trace';
 import { type Clock, within } from '../lib/clock.ts';
 import { thisBuild } from '../lib/program.ts';
-import type { Logger } from './logger.ts';
-import type { Metrics } from './metrics.ts';
+import type { Emit } from './emit.ts';
 import type { TracingOptions } from './options.ts';
 import type { Recorder } from './spans.ts';
 
@@ -19,8 +18,7 @@ const CLOSE_WITHIN_MS = 2000;
 const LOG_EVERY_MS = 60_000;
 
 export interface SpanExportTools {
-  metrics: Metrics;
-  logger: Logger;
+  emit: Emit;
   clock: Clock;
   /** `upstream.url`. */
   upstream: string;
@@ -159,7 +157,7 @@ class CountingExporter implements SpanExporter {
   }
 
   #count(result: 'exported' | 'failed' | 'dropped', spans: number, reason: string): void {
-    this.#tools.metrics.spans.inc({ result }, spans);
+    this.#tools.emit('spans', { result }, spans);
     if (result === 'exported') return;
     this.#lost += spans;
     this.#reason = reason;
@@ -167,8 +165,7 @@ class CountingExporter implements SpanExporter {
   }
 
   #log(): void {
-    const fields = { spans: this.#lost, reason: this.#reason };
-    this.#tools.logger.warn(fields, 'spans were lost: the collector did not take them');
+    this.#tools.emit('spans_lost', { spans: this.#lost, reason: this.#reason });
     this.#lost = 0;
     this.#loggedMs = this.#tools.clock.monotonicMs();
   }

@@ -1,5 +1,4 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { pino } from 'pino';
 import { expect, it, onTestFinished } from 'vitest';
 import { DoubtGauges } from '../../src/doubts/gauges.ts';
 import { systemClock } from '../../src/lib/clock.ts';
@@ -23,14 +22,14 @@ function shown(everyMs: number) {
   const metrics = new Metrics();
   metrics.declareOperations(['withdraw', 'other', 'undeclared']);
   const lines: { reason?: string }[] = [];
-  const logger = { warn: (fields: object) => void lines.push(fields) };
+  const emit = emitTo({ doubts_uncounted: (told) => lines.push(told) });
   const store = { count: NOTHING as DoubtCount | Error, asked: 0 };
   const countDoubts = async () => {
     store.asked++;
     if (store.count instanceof Error) throw store.count;
     return store.count;
   };
-  const gauges = new DoubtGauges({ store: { countDoubts }, metrics, logger, clock: systemClock, everyMs });
+  const gauges = new DoubtGauges({ store: { countDoubts }, metrics, emit, clock: systemClock, everyMs });
   onTestFinished(() => gauges.close());
   const value = async (name: string, labels?: Record<string, string>) =>
     new Scrape(await metrics.text()).value(`oncegate_${name}`, labels);
@@ -113,8 +112,7 @@ it('counts each resolution once when embedded handlers are closed and made again
     return store.count;
   };
   const opened = { store: { countDoubts }, emits: new Set() } as unknown as OpenedStore;
-  const logger = pino({ level: 'silent' });
-  const options = { metrics, clock: systemClock, logger, emit: emitTo({}) };
+  const options = { metrics, clock: systemClock, emit: emitTo({}) };
   for (const times of [1, 2, 3]) {
     const gauges = shareStoreMetrics(opened, options);
     await until(() => store.asked === times);

@@ -1,11 +1,11 @@
 import type { IncomingMessage } from 'node:http';
 import { test } from 'vitest';
 import { endToEndHeaders, forwardedHeaders } from '../../src/backend/headers.ts';
-import { addHop } from '../../src/requests/hops.ts';
 import { readKey, waitOf } from '../../src/idempotency/key.ts';
 import { readBearer } from '../../src/keys/authorization-header.ts';
 import { findClient, trustOf } from '../../src/requests/client-address.ts';
 import { answerFields, hasField, writable } from '../../src/requests/fields.ts';
+import { addHop } from '../../src/requests/hops.ts';
 import { Operations } from '../../src/requests/operations.ts';
 import { matchOptions } from '../../src/requests/options.ts';
 import { ambiguityOf, lookalikesOf, tidyReadings } from '../../src/requests/target.ts';

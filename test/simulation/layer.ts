@@ -1,11 +1,11 @@
 import { answerOf } from '../../src/idempotency/answer.ts';
 import type { Result } from '../../src/idempotency/call.ts';
-import { addHop, hopOf } from '../../src/requests/hops.ts';
 import { recordIdOf } from '../../src/ledger/record-id.ts';
 import type { Fingerprint, RecordId } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
 import { type Problem, problemDocument } from '../../src/lib/problem.ts';
 import { HOPS } from '../../src/requests/fields.ts';
+import { addHop, hopOf } from '../../src/requests/hops.ts';
 import type { Sent } from './backend.ts';
 import type { Checker } from './checker.ts';
 import type { Dice } from './dice.ts';

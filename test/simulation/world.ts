@@ -1,7 +1,7 @@
 import type { Result } from '../../src/idempotency/call.ts';
-import { hopOf } from '../../src/requests/hops.ts';
 import type { Fingerprint, RecordId } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
+import { hopOf } from '../../src/requests/hops.ts';
 import type { MemoryRegister } from '../support/memory-register.ts';
 import { Backend } from './backend.ts';
 import { Checker } from './checker.ts';

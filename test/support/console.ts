@@ -3,6 +3,7 @@ import { onTestFinished } from 'vitest';
 import type { LoginAnswer } from '../../src/console/contract.ts';
 import { openAdminPort } from '../../src/gateway/admin-port.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
+import { Events } from '../../src/telemetry/emit.ts';
 import { send, type TestAnswer } from './client.ts';
 import { parsedConfig } from './config.ts';
 import { keptLog } from './log-lines.ts';
@@ -108,10 +109,11 @@ export async function adminPortOf(
   admin: object = consoleOptions,
 ) {
   const { log, logger } = keptLog();
+  const { metrics, desk, readiness } = gateway;
   const { port, close } = await openAdminPort(
     parsedConfig({ ...config, admin: { ...consoleOptions, ...admin } }),
-    gateway,
-    { clock, logger },
+    { ...{ metrics, desk, readiness }, emit: new Events(logger).emit },
+    clock,
   );
   onTestFinished(close);
   return { url: `http://127.0.0.1:${port}`, port, log };

@@ -30,7 +30,7 @@ export async function openGateway(input: ConfigInput, clock: Clock = systemClock
   const tools = { clock, logger };
   const gateway = await Gateway.open(config, tools);
   const port = await listen(gateway.server, '127.0.0.1', 0);
-  const admin = await openAdminPort({ ...config, admin: { ...config.admin, port: 0 } }, gateway, tools);
+  const admin = await openAdminPort({ ...config, admin: { ...config.admin, port: 0 } }, gateway, clock);
   const shutdown = async () => {
     await gateway.shutdown();
     await admin.close();

@@ -1,10 +1,13 @@
+import { globSync } from 'node:fs';
 import { pino } from 'pino';
 import { expect, it } from 'vitest';
 import { type Emit, Events } from '../../src/telemetry/emit.ts';
+import { EVENTS } from '../../src/telemetry/events.ts';
 import { Metrics } from '../../src/telemetry/metrics.ts';
 import { eachRowInTurn } from '../support/each-row.ts';
 import { checkLine } from '../support/log-lines.ts';
 import { Scrape } from '../support/metrics.ts';
+import { ROOT, read } from '../support/repository.ts';
 
 const call = { recordId: 'a'.repeat(64), merchant: 'M-1', operation: 'withdraw', requestId: 'request-1' };
 const withdraw = { operation: 'withdraw' };
@@ -55,4 +58,11 @@ it('a metric of what is not logged gets the labels and the value that are told',
   const start = { command: 'start', result: 'ok' };
   expect(shown.value('oncegate_store_duration_seconds_sum', start)).toBe(0.25);
   expect(shown.value('oncegate_sqlite_commit_duration_seconds_sum', {})).toBe(0.5);
+});
+
+it('the table has no event that nothing emits', () => {
+  const sources = globSync('src/**/*.ts', { cwd: ROOT }).map(read).join('');
+  const emitted = new Set(Array.from(sources.matchAll(/\bemit(?:\?\.)?\('(\w+)'/g), ([, name]) => name));
+  const { request: _, ...events } = EVENTS;
+  expect(Object.keys(events).filter((name) => !emitted.has(name))).toEqual([]);
 });

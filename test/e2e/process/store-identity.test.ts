@@ -16,6 +16,7 @@ import { measured } from '../../../src/ledger/measured.ts';
 import { acceptStore, StoreWatch } from '../../../src/ledger/store-watch.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { MARK_LASTS_MS } from '../../../src/store/contract.ts';
+import { Events } from '../../../src/telemetry/emit.ts';
 import { withdraw } from '../../support/client.ts';
 import { newFolder, run } from '../../support/command.ts';
 import { type ConfigInput, configFile, type MoreConfig, testConfig } from '../../support/config.ts';
@@ -249,7 +250,7 @@ it('a Redis that is emptied while a gateway runs is noticed at its next mark, an
   const store = await storeForTest({ kind: 'redis', url: redis.url, prefix: 'oncegate' });
   const log: object[] = [];
   const logger = pino({ base: null }, { write: (line: string) => log.push(JSON.parse(line)) });
-  const watch = await StoreWatch.open({ ...watchOptions(), store, logger });
+  const watch = await StoreWatch.open({ ...watchOptions(), store, emit: new Events(logger).emit });
   const markThrice = async () => {
     for (let marks = 0; marks < 3; marks++) await watch.mark();
   };
@@ -269,7 +270,7 @@ it('a Redis that is emptied while a gateway runs is noticed at its next mark, an
 /** The options of a watch, apart from its store. */
 const watchOptions = (file = join(newFolder(), 'mark.json')) => ({
   ...{ file, mode: 'protect' as const, refuses: true, warnForMs: 60_000 },
-  ...{ clock: systemClock, logger: pino({ level: 'silent' }) },
+  ...{ clock: systemClock, emit: emitTo({}) },
 });
 
 it('a promoted replica that lacks a mark which the old master could not replicate is the same store', async () => {
