@@ -1,6 +1,5 @@
 import { createServer, type RequestListener, type Server } from 'node:http';
 import type { Duplex } from 'node:stream';
-
 import { sendProblemOnSocket } from '../lib/problem.ts';
 import type { AdminProblemCode } from '../lib/problem-table.ts';
 import { HEADERS } from './headers.ts';

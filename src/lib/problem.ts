@@ -110,15 +110,13 @@ export function sendProblemOrCut(res: ServerResponse, document: ProblemDocument)
   else sendProblem(res, document);
 }
 
-/** Answers on a socket for which Node has no response object, and closes the connection. */
+/** Answers on a socket for which Node has no response object, unless it was ended, and closes the connection. */
 export function sendProblemOnSocket(socket: Duplex, { status, headers, body }: ProblemDocument): void {
   // Node has removed its own error listener. Without one, an error would end the process and leave its executions in doubt.
   socket.on('error', () => {});
-  if (!socket.writable) return;
-  const fields = Object.entries({ ...headers, Connection: 'close' }).map(
-    ([name, value]) => `${name}: ${value}\r\n`,
-  );
-  socket.end(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${fields.join('')}\r\n${body}`);
+  const fields = Object.entries({ ...headers, Connection: 'close' });
+  const head = fields.map(([name, value]) => `${name}: ${value}\r\n`).join('');
+  if (socket.writable) socket.end(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${head}\r\n${body}`);
   endSoon(socket);
 }
 
