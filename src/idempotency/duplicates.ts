@@ -114,7 +114,7 @@ export class Duplicates {
     const known = this.#leads.get(recordId);
     if (known?.fingerprint.equals(fingerprint)) return undefined;
     const lead = new Lead(fingerprint);
-    if (!known) this.#leads.set(recordId, lead);
+    if (!known) this.#leads.add(recordId, lead);
     return lead;
   }
 

@@ -53,15 +53,13 @@ export class HashTable<T> {
   readonly #buckets: (Link<T> | undefined)[] = new Array(BUCKETS).fill(undefined);
 
   get(key: string): T | undefined {
-    return this.#find(key)?.value;
+    let at = this.#buckets[bucketOf(key)];
+    while (at && at.key !== key) at = at.next;
+    return at?.value;
   }
 
-  set(key: string, value: T): void {
-    const known = this.#find(key);
-    if (known) {
-      known.value = value;
-      return;
-    }
+  /** The key must not be there. */
+  add(key: string, value: T): void {
     const bucket = bucketOf(key);
     this.#buckets[bucket] = { key, value, next: this.#buckets[bucket] };
   }
@@ -83,12 +81,6 @@ export class HashTable<T> {
     const values: T[] = [];
     for (const first of this.#buckets) for (let at = first; at; at = at.next) values.push(at.value as T);
     return values;
-  }
-
-  #find(key: string): Link<T> | undefined {
-    let at = this.#buckets[bucketOf(key)];
-    while (at && at.key !== key) at = at.next;
-    return at;
   }
 }
 

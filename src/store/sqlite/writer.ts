@@ -155,7 +155,8 @@ export class Writer {
     }
     const beginByMs = first.askedMs + this.#options.timeoutMs * SHARE_FOR_BEGIN;
     const beginWithinMs = Math.max(0, beginByMs - performance.now());
-    post(this.#thread, { memory: this.#batch.finish(), runningMs: this.runningMs, beginWithinMs });
+    const message: ToWriter = { memory: this.#batch.finish(), runningMs: this.runningMs, beginWithinMs };
+    this.#thread.postMessage(message);
   }
 
   /** A command that cannot be encoded fails alone. */
@@ -198,7 +199,7 @@ export class Writer {
     if (thread) {
       thread.ref();
       thread.once('exit', closed);
-      post(thread, 'close');
+      thread.postMessage('close' satisfies ToWriter);
     } else closed();
   }
 
@@ -276,7 +277,5 @@ export class Writer {
     });
   }
 }
-
-const post = (thread: Worker, message: ToWriter) => thread.postMessage(message);
 
 export const closed = () => unavailable('the store is closed');
