@@ -1,7 +1,5 @@
 import { IncomingMessage, ServerResponse } from 'node:http';
-import { isDeepStrictEqual } from 'node:util';
 import express, { type Express, type Request, type Response } from 'express';
-import { limitsOf } from '../config/merchant-limits.ts';
 import type { Config } from '../config/schema.ts';
 import type { Engine } from '../idempotency/engine.ts';
 import type { Observation } from '../idempotency/observation.ts';
@@ -56,7 +54,6 @@ export class AppVersions {
   readonly #bodyBudget: BodyBudget;
   /** The part for public requests, so that merchants have the rest. */
   readonly #publicBudget: BodyBudget;
-  #perMerchant: Config['limits']['perMerchant'];
   #inForce: App;
 
   constructor(config: Config, parts: AppParts) {
@@ -69,16 +66,11 @@ export class AppVersions {
     const { perMerchant } = config.limits;
     const { rateLimiter, metrics } = parts;
     if (perMerchant && rateLimiter)
-      this.#merchantLimits = new MerchantLimits({
-        limitOf: limitsOf(perMerchant),
-        take: (merchant, rate) => rateLimiter.take(merchant, rate),
-        refused: (reason) => metrics.rateLimited.inc({ reason }),
-      });
+      this.#merchantLimits = new MerchantLimits(perMerchant, rateLimiter, metrics);
     this.#publicShare = new PublicShare(config.upstream.maxStreams);
     this.#bodyBudget = new BodyBudget(budgetBytesOf(config));
     this.#publicBudget = new BodyBudget(publicBytesOf(config), this.#bodyBudget);
     metrics.track(metrics.bufferedBytes, () => this.#bodyBudget.bytes);
-    this.#perMerchant = perMerchant;
     this.#inForce = this.#build(config);
     const { Request, Response } = this.#inForce;
     this.app = { Request, Response, handle: (req, res) => this.#inForce.handle(req, res) };
@@ -88,13 +80,8 @@ export class AppVersions {
   prepare(changed: Config): () => void {
     const next = this.#build(changed, this.app);
     const { perMerchant } = changed.limits;
-    // Other objects, even with equal values, would begin new windows.
-    const isOther = perMerchant && !isDeepStrictEqual(perMerchant, this.#perMerchant);
     return () => {
-      if (isOther) {
-        this.#perMerchant = perMerchant;
-        this.#merchantLimits?.change(limitsOf(perMerchant));
-      }
+      if (perMerchant) this.#merchantLimits?.change(perMerchant);
       this.#bodyBudget.maxBytes = budgetBytesOf(changed);
       this.#publicBudget.maxBytes = publicBytesOf(changed);
       this.#inForce = next;

@@ -1,33 +1,39 @@
 import type { IncomingMessage } from 'node:http';
-import type { MerchantLimit, MerchantRate } from '../config/merchant-limits.ts';
+import { isDeepStrictEqual } from 'node:util';
+import { limitsOf, type MerchantRate } from '../config/merchant-limits.ts';
 import { contextOf, type Middleware, onEnd } from '../lib/context.ts';
 import { type Problem, problem } from '../lib/problem.ts';
+import type { Metrics } from '../telemetry/metrics.ts';
+import type { RateLimiter } from './rate-limiter.ts';
 
-export interface MerchantLimitsOptions {
-  /** The limit of a merchant. Without a code: that of public requests, and of merchants without a limit of their own. */
-  limitOf(code?: string): MerchantLimit;
-  /** See RateLimiter.take. */
-  take(merchant: string, rate: MerchantRate): Promise<number | undefined>;
-  /** Called for each refusal. */
-  refused(reason: 'requests' | 'in_flight'): void;
-}
+/** `limits.perMerchant`. */
+type PerMerchant = Parameters<typeof limitsOf>[0];
 
 /** No merchant has this code: the place of all public requests together. */
 const PUBLIC = '';
 
 /** Bounds what one merchant sends, so that the others still get slots. */
 export class MerchantLimits {
-  #options: MerchantLimitsOptions;
+  #options: PerMerchant;
+  #limitOf: ReturnType<typeof limitsOf>;
+  readonly #rateLimiter: RateLimiter;
+  readonly #metrics: Metrics;
   /** Requests in flight of each merchant that has some. */
   readonly #inFlight = new Map<string, number>();
 
-  constructor(options: MerchantLimitsOptions) {
+  constructor(options: PerMerchant, rateLimiter: RateLimiter, metrics: Metrics) {
     this.#options = options;
+    this.#limitOf = limitsOf(options);
+    this.#rateLimiter = rateLimiter;
+    this.#metrics = metrics;
   }
 
   /** Puts other limits in force, for requests that begin from now on. */
-  change(limitOf: MerchantLimitsOptions['limitOf']): void {
-    this.#options = { ...this.#options, limitOf };
+  change(options: PerMerchant): void {
+    // Other objects, even with equal values, would begin new windows.
+    if (isDeepStrictEqual(options, this.#options)) return;
+    this.#options = options;
+    this.#limitOf = limitsOf(options);
   }
 
   /** Refuses a request of a merchant who sends too many. Must follow `authenticate`, and comes before any body is read. */
@@ -35,10 +41,10 @@ export class MerchantLimits {
     const { merchant } = contextOf(req);
     if (!merchant) throw new Error('authenticate must come before the limits');
     const { code } = merchant;
-    const { rate, inFlight } = this.#options.limitOf(code);
+    const { rate, inFlight } = this.#limitOf(code);
     const refusal = this.#enter(req, code, inFlight);
     if (refusal || !rate) return next(refusal);
-    return this.#options.take(code, rate).then((waitMs) => {
+    return this.#rateLimiter.take(code, rate).then((waitMs) => {
       // The merchant has disconnected meanwhile.
       if (res.closed) return;
       next(waitMs === undefined ? undefined : this.#tooMany(rate, waitMs));
@@ -47,7 +53,7 @@ export class MerchantLimits {
 
   /** Public requests have no merchant. All of them together get the in-flight limit of one merchant. */
   refusalOfPublic(req: IncomingMessage): Problem | undefined {
-    return this.#enter(req, PUBLIC, this.#options.limitOf().inFlight);
+    return this.#enter(req, PUBLIC, this.#limitOf().inFlight);
   }
 
   /** Counts a request until its response is closed and its execution has ended. */
@@ -55,7 +61,7 @@ export class MerchantLimits {
     if (most === undefined) return undefined;
     const others = this.#inFlight.get(code) ?? 0;
     if (others >= most) {
-      this.#options.refused('in_flight');
+      this.#metrics.rateLimited.inc({ reason: 'in_flight' });
       const headers = {
         'RateLimit-Policy': `"in-flight";q=${most};qu="concurrent-requests"`,
         RateLimit: '"in-flight";r=0',
@@ -75,7 +81,7 @@ export class MerchantLimits {
   }
 
   #tooMany({ requests, windowMs, burst }: MerchantRate, waitMs: number): Problem {
-    this.#options.refused('requests');
+    this.#metrics.rateLimited.inc({ reason: 'requests' });
     const retryAfterS = Math.ceil(waitMs / 1000);
     const policies = [`"requests";q=${requests};w=${windowMs / 1000}`];
     if (burst) policies.push(`"burst";q=${burst.requests};w=${burst.windowMs / 1000}`);
