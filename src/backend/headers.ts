@@ -42,7 +42,7 @@ function nominatedIn(headers: RawHeaders, needed: readonly string[] = []): Reado
 /** What the gateway changes in the merchant's fields. */
 export interface Forwarding {
   requestId: string;
-  /** Empty: the merchant is not known, and no X-Merchant-Code is sent. */
+  /** Empty if the merchant is not known. Then no X-Merchant-Code is sent. */
   merchantCode: string;
   client: Client;
   /** Maps the merchant's Authorization value to the one that the backend gets, if it gets one. */

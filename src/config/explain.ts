@@ -54,7 +54,7 @@ export const pathText = (path: readonly PropertyKey[]): string =>
     .join('')
     .slice(1);
 
-/** Which option is most likely meant by one that does not exist. Empty: none is similar. */
+/** A hint at the option that is most likely meant by one that does not exist. Empty if none is similar. */
 function hintFor(name: string, path: readonly PropertyKey[]): string {
   const most = Math.ceil(name.length / 3);
   const [similar] = optionsAt(path)

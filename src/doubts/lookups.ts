@@ -104,7 +104,7 @@ export class Lookups {
     this.#setTimer();
   }
 
-  /** Looks the key up at once. True: the record has changed, so read it again. Never throws. */
+  /** Looks the key up at once. Resolves to true if the record has changed, so that it must be read again. Never throws. */
   async lookUpNow({ recordId, operation }: { recordId: RecordId; operation: string }): Promise<boolean> {
     if (this.#closing.signal.aborted) return false;
     const doubt = this.#track(recordId, operation, undefined);

@@ -249,7 +249,7 @@ export class Engine {
     return slot;
   }
 
-  /** Waits between two reads of a record that another process executes. False: do not wait any longer. */
+  /** Waits between two reads of a record that another process executes. Resolves to false if the call must not wait any longer. */
   async #waitToPoll(call: Call, pollMs: number, waitUntilMs: number): Promise<boolean> {
     const startedMs = this.#clock.monotonicMs();
     const leftMs = waitUntilMs - startedMs;

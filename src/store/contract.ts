@@ -208,7 +208,7 @@ export interface AuditRecord extends ResolutionNote {
 export const AUDIT_RETENTION_MS = 400 * 86_400_000;
 
 export interface ListFilter {
-  /** True: only records that need an operator. They are in doubt, executing with a dead owner, or unreadable. */
+  /** Whether to list only records that need an operator: in doubt, executing with a dead owner, or unreadable. */
   inDoubt: boolean;
   /** The largest number of records in the page. */
   limit: number;
@@ -288,7 +288,7 @@ export interface StoreUsage {
 /** The store did not answer within its time limit, refused the command, or failed. */
 export class StoreUnavailable extends Error {
   override readonly name = 'StoreUnavailable';
-  /** False: the command had no effect and will have none, so the caller has nothing to undo. Default true. */
+  /** Whether the command may have had an effect, or may still have one. Otherwise the caller has nothing to undo. Default true. */
   readonly maybeWritten: boolean;
   constructor(message: string, options: ErrorOptions & { maybeWritten?: boolean } = {}) {
     super(message, options);

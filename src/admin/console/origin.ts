@@ -73,7 +73,7 @@ export function cookieName({ headers: { host = '' } }: IncomingMessage): string 
   return port === undefined ? 'oncegate_console' : `oncegate_console_${port}`;
 }
 
-/** What proves a session: the value of its cookie, and the secret that only the page knows. Empty: there is none. */
+/** What proves a session: the value of its cookie, and the secret that only the page knows. Empty texts if there is none. */
 export function credentialsIn(req: IncomingMessage): Credentials {
   const name = `${cookieName(req)}=`;
   const found = req.headers.cookie?.split(';').find((pair) => pair.trim().startsWith(name));

@@ -232,7 +232,7 @@ export class Changes {
     return this.#row(sql, values).length > 0;
   }
 
-  /** Empty: there is no row. */
+  /** The first row, or an empty one if there is none. */
   #row(sql: string, values: (Value | undefined)[] = []): unknown[] {
     return (this.#statement(sql).get(...(values as Value[])) as unknown as unknown[] | undefined) ?? [];
   }
