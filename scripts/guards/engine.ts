@@ -5,7 +5,7 @@ const CLOCK = 'src/lib/clock.ts';
 const DUPLICATES = 'src/idempotency/duplicates.ts';
 const ENGINE = 'src/idempotency/engine.ts';
 const EXECUTION = 'src/idempotency/execution.ts';
-const LEASE = 'src/idempotency/lease.ts';
+const LEASE = 'src/idempotency/fence-and-lease.ts';
 const LOOKUPS = 'src/doubts/lookups.ts';
 const OUTCOME = 'src/idempotency/outcome.ts';
 

@@ -9,7 +9,7 @@ import { operationsOpenedBy } from '../requests/public-paths.ts';
 import { isSafe } from '../requests/target.ts';
 import { lockOptions, storeOptions } from '../store/options.ts';
 import { logOptions, metricsOptions, tracingOptions } from '../telemetry/options.ts';
-import { perMerchantOptions } from './merchant-limits.ts';
+import { perMerchantOptions } from './per-merchant.ts';
 
 /** `listen.tls`: the port speaks HTTPS. Paths of PEM files, which are read again when they change. */
 const listenTlsOptions = z.strictObject({

@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http';
 import { isDeepStrictEqual } from 'node:util';
-import { limitsOf, type MerchantRate } from '../config/merchant-limits.ts';
+import { limitsOf, type MerchantRate } from '../config/per-merchant.ts';
 import { contextOf, type Middleware, onEnd } from '../lib/context.ts';
 import { type Problem, problem } from '../lib/problem.ts';
 import type { Metrics } from '../telemetry/metrics.ts';

@@ -5,7 +5,7 @@ import {
   RateLimiterRedis,
   RateLimiterRes,
 } from 'rate-limiter-flexible';
-import type { MerchantRate } from '../config/merchant-limits.ts';
+import type { MerchantRate } from '../config/per-merchant.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { Emit } from '../telemetry/emit.ts';
 

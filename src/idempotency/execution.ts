@@ -15,7 +15,7 @@ import {
 import type { Emit } from '../telemetry/emit.ts';
 import type { Call, EngineOptions, Result } from './call.ts';
 import type { CircuitBreaker } from './circuit-breaker.ts';
-import { fenceFrom, Renewals } from './lease.ts';
+import { fenceFrom, Renewals } from './fence-and-lease.ts';
 import { causeOf, completionOf, decideFor, digestOf } from './outcome.ts';
 import { PendingWrites } from './pending-writes.ts';
 

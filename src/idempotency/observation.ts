@@ -8,7 +8,7 @@ import type { Would } from '../telemetry/catalogue.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { Call } from './call.ts';
 import { newExecution } from './execution.ts';
-import { Renewals } from './lease.ts';
+import { Renewals } from './fence-and-lease.ts';
 import { type Decision, decide, statusOf } from './outcome.ts';
 import { PendingWrites } from './pending-writes.ts';
 
