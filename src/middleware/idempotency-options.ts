@@ -215,7 +215,7 @@ export function checkLifetimes(
  *
  * @throws {TypeError} if it could release a key whose handler may still be called, or be answered
  */
-export function lookupsOf(
+export function handlerLookups(
   { lookup }: IdempotencyOptions,
   { operation, timeoutMs }: Policy,
   { lifetimes: { leaseMs } }: OpenedStore,

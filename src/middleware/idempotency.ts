@@ -24,9 +24,9 @@ import { bodyOf, type ParsedRequest } from './body.ts';
 import { executions, handlerView, type Idempotency } from './execution.ts';
 import {
   checkLifetimes,
+  handlerLookups,
   type IdempotencyMiddleware,
   type IdempotencyOptions,
-  lookupsOf,
   type Policy,
   parsePolicy,
 } from './idempotency-options.ts';
@@ -99,7 +99,7 @@ class Handlers {
     const { executing, queued, queueTimeoutMs } = policy.limits;
     const slots = new Slots({ maxConnections: executing, maxQueued: queued, queueTimeoutMs }, systemClock);
     const records = measured(store.store, systemClock, emit, () => store.watch?.refusal);
-    const lookups = lookupsOf(options, policy, store);
+    const lookups = handlerLookups(options, policy, store);
     this.#lookups = new Lookups(records, policy.layer, lookups, emit, systemClock);
     void this.#lookups.lookUpAbandoned(store.lifetimes.leaseMs);
     const engineOptions = { ...policy, ...store.lifetimes };
