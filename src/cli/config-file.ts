@@ -3,7 +3,8 @@ import { ConfigError, parseConfig } from '../config/load.ts';
 import { mergeReload, withVersion } from '../config/reload.ts';
 import type { Config } from '../config/schema.ts';
 import type { Gateway } from '../gateway/gateway.ts';
-import { Followed, messageOf, readBounded } from '../lib/followed.ts';
+import { messageOf, readBounded } from '../lib/files.ts';
+import { Followed } from '../lib/followed.ts';
 
 /** Largest accepted file: 1 MiB. A larger one would hold up requests while it is parsed. */
 const MAX_BYTES = 1024 * 1024;

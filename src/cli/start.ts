@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
-import { makeFolder } from '../lib/folder.ts';
+import { makeFolder } from '../lib/files.ts';
 import { programFile } from '../lib/program.ts';
 import { createSandbox, type Sandbox } from '../sandbox/sandbox.ts';
 import { Exit, portOf, readArguments, TEXT, type Terminal } from './arguments.ts';

@@ -1,5 +1,6 @@
 import { hash } from 'node:crypto';
-import { Followed, messageOf, readBounded, type Version } from '../lib/followed.ts';
+import { messageOf, readBounded } from '../lib/files.ts';
+import { Followed, type Version } from '../lib/followed.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import { parseKeyFileAside } from './key-file.ts';
 import { KeyIndex } from './key-index.ts';

@@ -2,7 +2,8 @@ import { createPrivateKey, hash, X509Certificate } from 'node:crypto';
 import { stat } from 'node:fs/promises';
 import { createSecureContext, type SecureContext } from 'node:tls';
 import type { Clock } from './clock.ts';
-import { Followed, messageOf, readBounded } from './followed.ts';
+import { messageOf, readBounded } from './files.ts';
+import { Followed } from './followed.ts';
 
 /** Paths of PEM files. `cert` begins with the own certificate; its intermediates follow. `key` belongs to it. */
 export interface CertificatePaths {

@@ -1,5 +1,5 @@
-import { constants, unwatchFile, watchFile } from 'node:fs';
-import { open } from 'node:fs/promises';
+import { unwatchFile, watchFile } from 'node:fs';
+import { messageOf } from './files.ts';
 
 /** What the files hold at one time. */
 export interface Version<T> {
@@ -110,39 +110,4 @@ export class Followed<T> {
       return { id: messageOf(error), load: () => Promise.reject(error) };
     }
   }
-}
-
-/**
- * Reads a whole regular file.
- *
- * @throws Error if the file cannot be read, is no regular file, is larger than `maxBytes`, or changes its size meanwhile.
- * The message does not contain the path
- */
-export async function readBounded(path: string, maxBytes: number): Promise<Buffer> {
-  // With O_NONBLOCK, opening a FIFO returns at once, and isFile() refuses it. Otherwise open would wait for a writer.
-  const handle = await open(path, constants.O_RDONLY | constants.O_NONBLOCK).catch((error: unknown) => {
-    throw new Error(`cannot be read (${codeOf(error)})`);
-  });
-  try {
-    const stats = await handle.stat();
-    if (!stats.isFile()) throw new Error('is not a regular file');
-    if (stats.size > maxBytes) throw new Error(`is larger than ${maxBytes} bytes`);
-    const buffer = Buffer.alloc(stats.size + 1);
-    let length = 0;
-    for (let read = -1; read !== 0 && length < buffer.length; length += read) {
-      read = (await handle.read(buffer, length, buffer.length - length, length)).bytesRead;
-    }
-    if (length !== stats.size) throw new Error('changed while it was read');
-    return buffer.subarray(0, length);
-  } finally {
-    await handle.close();
-  }
-}
-
-/** The message of what {@link readBounded} and the readers of its files throw. */
-export const messageOf = (error: unknown): string =>
-  error instanceof Error ? error.message : 'unknown error';
-
-function codeOf(error: unknown): string {
-  return (error as NodeJS.ErrnoException).code ?? 'unknown error';
 }

@@ -22,7 +22,7 @@ const SCRIPT = `
 test('several threads create one folder at once, and none fails', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'folders-'));
   onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
-  const module = new URL('../../src/lib/folder.ts', import.meta.url).href;
+  const module = new URL('../../src/lib/files.ts', import.meta.url).href;
   const arrived = new SharedArrayBuffer(4);
   const workerData = { folder, module, rounds: ROUNDS, threads: THREADS, arrived };
   const ends = Array.from({ length: THREADS }, () => {

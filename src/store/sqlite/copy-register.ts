@@ -1,10 +1,11 @@
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import type { RecordId } from '../../lib/brands.ts';
+import { messageOf } from '../../lib/files.ts';
 import { AUDIT_RETENTION_MS, type AuditRecord } from '../contract.ts';
 import type { CopyMark, CopyRegister, FoundMark } from '../register.ts';
 import { decodeCopyMark, encodeCopyMark } from '../register.ts';
-import { identityOf, messageOf, unavailable } from './database.ts';
+import { identityOf, unavailable } from './database.ts';
 import { SqliteRegister } from './sqlite-register.ts';
 import type { SqliteRegisterOptions } from './writer.ts';
 

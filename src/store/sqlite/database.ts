@@ -1,7 +1,7 @@
 import { accessSync, closeSync, constants, openSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
-import { makeFolder } from '../../lib/folder.ts';
+import { makeFolder } from '../../lib/files.ts';
 import { OtherFormat, STORE_FORMAT, StoreUnavailable } from '../contract.ts';
 
 /**
@@ -173,8 +173,6 @@ export function refuseOtherFormat(file: string, found: number): void {
 /** Whether the primary result code of an error is SQLITE_BUSY. */
 export const isBusy = (error: unknown): boolean =>
   (((error as { errcode?: number }).errcode ?? 0) & 0xff) === 5;
-
-export const messageOf = (error: unknown): string => (error instanceof Error ? error.message : String(error));
 
 export const unavailable = (message: string, maybeWritten = false, cause?: unknown): StoreUnavailable =>
   new StoreUnavailable(`sqlite: ${message}`, { maybeWritten, cause });

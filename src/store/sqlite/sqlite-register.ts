@@ -1,6 +1,7 @@
 import { DatabaseSync, type StatementSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { RecordId, Token } from '../../lib/brands.ts';
+import { messageOf } from '../../lib/files.ts';
 import { systemRandom } from '../../lib/random.ts';
 import {
   type AuditRecord,
@@ -18,7 +19,6 @@ import { ANSWERS, COMMANDS } from './batch.ts';
 import { valuesOfWrite } from './changes.ts';
 import {
   isBusy,
-  messageOf,
   openForReading,
   prepareFiles,
   refuseOtherFormat,

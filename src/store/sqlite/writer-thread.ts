@@ -3,9 +3,10 @@
  * side is writer.ts.
  */
 import { type MessagePort, parentPort } from 'node:worker_threads';
+import { messageOf } from '../../lib/files.ts';
 import { applyAll } from './batch.ts';
 import { Changes } from './changes.ts';
-import { checkIdentity, identityOf, isBusy, messageOf, openForWriting } from './database.ts';
+import { checkIdentity, identityOf, isBusy, openForWriting } from './database.ts';
 import { enterBoot } from './running-time.ts';
 
 /** The first message to the thread: what it opens. It ends with an error if it cannot open the database. */

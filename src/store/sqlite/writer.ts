@@ -1,9 +1,10 @@
 import { Worker } from 'node:worker_threads';
 import { afterReading, type Clock } from '../../lib/clock.ts';
+import { messageOf } from '../../lib/files.ts';
 import { threadFile } from '../../lib/program.ts';
 import type { Emit } from '../../telemetry/emit.ts';
 import { Batch, type Value } from './batch.ts';
-import { messageOf, unavailable } from './database.ts';
+import { unavailable } from './database.ts';
 import type { FromWriter, ToWriter, WriterData } from './writer-thread.ts';
 
 const NO_LABELS = {};
