@@ -1,5 +1,6 @@
 import { problemCodes } from '../../src/lib/problem-table.ts';
-import { CATALOGUE, type Definition, type LabelValues, OUTCOMES } from '../../src/telemetry/catalogue.ts';
+import { CATALOGUE, type Definition, type LabelValues } from '../../src/telemetry/catalogue.ts';
+import { OUTCOMES } from '../../src/telemetry/words.ts';
 import { NOTES } from './metric-notes.ts';
 
 /** The headings of the page, each with the first metric under it: one for each group of the catalogue. */

@@ -23,6 +23,7 @@ import {
   sendProblem,
   sendProblemOnSocket,
 } from '../lib/problem.ts';
+import type { Emit, Told } from '../telemetry/emit.ts';
 import { MAX_HEADER_LINES } from './admission.ts';
 import { OpenResponses } from './open-responses.ts';
 
@@ -42,16 +43,11 @@ export interface App {
   Response: typeof ServerResponse;
 }
 
-/** Why a handshake failed: a label of a metric. `disconnected` is also a probe that only opens a connection. */
-type HandshakeFailure = 'disconnected' | 'timeout' | 'refused';
-
 export interface ListenerTls {
   certificate: WatchedCertificate;
   minVersion: 'TLSv1.2' | 'TLSv1.3';
   /** Time for a client to complete the handshake. Then its connection is closed. Milliseconds. */
   handshakeTimeoutMs: number;
-  /** Called for each connection that is closed because its handshake failed. `code`: of Node or OpenSSL. */
-  onHandshakeFailed(reason: HandshakeFailure, code: string): void;
 }
 
 export interface HttpServerOptions {
@@ -60,10 +56,7 @@ export interface HttpServerOptions {
   tls?: ListenerTls | undefined;
   /** Handles all requests, including those that expect `100 Continue`. */
   app: App;
-  /** Called for each refusal that is sent before the request has a context. */
-  onMalformed(refusal: Problem): void;
-  /** Called for each connection that was closed because `connections` is exceeded. */
-  onConnectionRefused(): void;
+  emit: Emit;
   /** Handles WebSocket handshakes. Every other upgrade is an ordinary request. */
   onUpgrade(req: IncomingMessage, socket: Duplex, head: Buffer): void;
 }
@@ -118,10 +111,12 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
       req.socket.writable &&
       !responses.busy(req.socket),
   };
-  const server = options.tls ? createTlsServer(options.tls, http, onRequest) : createServer(http, onRequest);
+  const server = options.tls
+    ? createTlsServer(options.tls, http, onRequest, options.emit)
+    : createServer(http, onRequest);
   // One line more than a request may have, so that `checkHead` sees that there are too many.
   server.maxHeadersCount = MAX_HEADER_LINES + 1;
-  server.on('drop', options.onConnectionRefused);
+  server.on('drop', () => options.emit('connectionsRefused', {}));
   // Clients that do not read their responses could exhaust limits.inFlight, without any credentials.
   let closeUnread: NodeJS.Timeout | undefined;
   let closeEveryMs: number | undefined;
@@ -148,13 +143,13 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
   server.on('checkExpectation', (req, res) => {
     if (!accept(req, res)) return;
     const refusal = problem('invalid_request', 'The expectation is not supported.', { status: 417 });
-    options.onMalformed(refusal);
+    options.emit('malformed_request', { outcome: refusal.code });
     sendProblem(res, problemDocument(refusal, randomUUID()));
   });
   server.on('upgrade', options.onUpgrade);
   server.on('connect', (_req, socket) => {
     const refusal = problem('invalid_target', 'This gateway is not a forward proxy.');
-    options.onMalformed(refusal);
+    options.emit('malformed_request', { outcome: refusal.code });
     sendProblemOnSocket(socket, problemDocument(refusal, randomUUID()));
   });
   /** Lets the responses to earlier requests be sent, then closes the connection. */
@@ -177,13 +172,14 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
       return;
     }
     const refusal = malformed(error.code);
-    options.onMalformed(refusal);
+    options.emit('malformed_request', { outcome: refusal.code });
     sendProblemOnSocket(socket, problemDocument(refusal, randomUUID()));
   });
   return { server, endKeepAlive: () => responses.endKeepAlive(), limit };
 }
 
-const REASONS: Record<string, HandshakeFailure> = {
+/** Why a handshake failed. The client may also be a probe that only opens a connection. */
+const REASONS: Record<string, Told<'handshake_failed'>['reason']> = {
   ECONNRESET: 'disconnected',
   EPIPE: 'disconnected',
   ERR_TLS_HANDSHAKE_TIMEOUT: 'timeout',
@@ -193,8 +189,12 @@ const REASONS: Record<string, HandshakeFailure> = {
  * An HTTPS server that behaves like `http.createServer(options)` behind the handshake. A new version of the certificate is
  * used from the next handshake on; open connections keep theirs.
  */
-function createTlsServer(tls: ListenerTls, options: ServerOptions, onRequest: RequestListener): Server {
-  const { certificate, minVersion, handshakeTimeoutMs, onHandshakeFailed } = tls;
+function createTlsServer(
+  { certificate, minVersion, handshakeTimeoutMs }: ListenerTls,
+  options: ServerOptions,
+  onRequest: RequestListener,
+  emit: Emit,
+): Server {
   const secureOptions = {
     minVersion,
     // ADR 26 says why there are no session tickets.
@@ -221,7 +221,8 @@ function createTlsServer(tls: ListenerTls, options: ServerOptions, onRequest: Re
   server.removeAllListeners('tlsClientError');
   server.on('tlsClientError', (error: NodeJS.ErrnoException, socket: TLSSocket) => {
     socket.destroy();
-    onHandshakeFailed(REASONS[error.code ?? ''] ?? 'refused', error.code ?? error.name);
+    const reason = REASONS[error.code ?? ''] ?? 'refused';
+    emit('handshake_failed', { reason, code: error.code ?? error.name });
   });
   return server;
 }

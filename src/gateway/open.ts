@@ -88,9 +88,6 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
     certificate: await certificates.open('listen.tls', listen.tls),
     minVersion: listen.tls.minVersion,
     handshakeTimeoutMs: config.limits.headerTimeoutMs,
-    onHandshakeFailed: (reason, code) => {
-      emit('handshake_failed', { reason, code });
-    },
   };
   const upstreamTls =
     upstream.tls &&
@@ -162,10 +159,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
     limits: config.limits,
     tls: listenerTls,
     app,
-    onMalformed: ({ code }) => {
-      emit('malformed_request', { outcome: code });
-    },
-    onConnectionRefused: () => metrics.connectionsRefused.inc(),
+    emit,
     onUpgrade: (req, socket, head) => upgrades.handle(app, req, socket as Socket, head),
   });
   closing.defer(() => {

@@ -1,8 +1,8 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { contextOf, type Middleware } from '../lib/context.ts';
 import type { Taken } from '../requests/body.ts';
-import type { Would } from '../telemetry/catalogue.ts';
 import type { Emit } from '../telemetry/emit.ts';
+import type { Would } from '../telemetry/words.ts';
 import { readKey } from './key.ts';
 import type { Observation } from './observation.ts';
 import { KeyedRequest } from './protect.ts';

@@ -3,6 +3,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Clock } from '../lib/clock.ts';
 import { InFlightCounter } from '../lib/collections.ts';
 import { attachContext, type Client, exemplarIdOf, type RequestContext } from '../lib/context.ts';
+import type { Told } from './emit.ts';
 import { type Logger, loggablePath, requestLog } from './logger.ts';
 import type { Metrics } from './metrics.ts';
 import { keepTrace } from './traceparent.ts';
@@ -24,7 +25,7 @@ export interface AccessOptions {
 /** Begins the context of each request. When the request has ended, writes its log line and its metrics. */
 export class Access {
   readonly #options: AccessOptions;
-  readonly #log: (fields: object) => void;
+  readonly #log: (fields: Told<'request'>) => void;
   /** Requests that are being answered, and those that still execute after their merchant has disconnected. */
   readonly open = new InFlightCounter();
 

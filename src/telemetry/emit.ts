@@ -31,16 +31,16 @@ type Act = (told: Record<string, unknown>, value?: number) => void;
 
 /** Turns events into lines of the log, and into metrics if there are any. (access.ts writes the line of each request.) */
 export class Events {
-  readonly #acts: Record<string, Act[]> = {};
+  readonly #acts: Record<string, Act> = {};
 
   constructor(logger: Logger, metrics?: Metrics) {
     if (metrics)
       for (const name of Object.keys(CATALOGUE) as Metric[])
-        this.#acts[name] = [counting(metrics[name] as AnyMetric)];
+        this.#acts[name] = counting(metrics[name] as AnyMetric);
     for (const [name, event] of Object.entries<LogEvent>(EVENTS)) {
-      this.#acts[name] = [logging(logger, event)];
-      if (metrics && event.metric)
-        this.#acts[name].push(countingLogged(metrics[event.metric] as AnyMetric, event));
+      const log = logging(logger, event);
+      const metric = event.metric && metrics?.[event.metric];
+      this.#acts[name] = metric ? both(countingLogged(metric as AnyMetric, event), log) : log;
     }
     if (metrics)
       this.on('in_doubt', ({ merchant }) =>
@@ -48,14 +48,19 @@ export class Events {
       );
   }
 
-  readonly emit: Emit = (event, told, value) => {
-    for (const act of this.#acts[event] ?? []) act(told, value);
-  };
+  readonly emit: Emit = (event, told, value) => this.#acts[event]?.(told, value);
 
   /** Calls `listener` after each event of this name. */
   on<E extends Logged>(event: E, listener: (told: Told<E>) => void): void {
-    this.#acts[event]?.push(listener as Act);
+    this.#acts[event] = both(this.#acts[event] as Act, listener as Act);
   }
+}
+
+function both(first: Act, second: Act): Act {
+  return (told, value) => {
+    first(told, value);
+    second(told, value);
+  };
 }
 
 /** Takes what was told for the labels. Some of these metrics are for each command to the store, so nothing is copied. */

@@ -6,8 +6,9 @@ import {
   Registry,
 } from 'prom-client';
 import { thisBuild } from '../lib/program.ts';
-import { CATALOGUE, type ConfiguredSet, type Definition, type LabelValues, OUTCOMES } from './catalogue.ts';
+import { CATALOGUE, type ConfiguredSet, type Definition, type LabelValues } from './catalogue.ts';
 import { Counter, Histogram } from './series.ts';
+import { OUTCOMES } from './words.ts';
 
 /** How metrics are written. Only OpenMetrics has exemplars. */
 export type MetricsFormat = 'text' | 'openmetrics';

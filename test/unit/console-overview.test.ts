@@ -3,8 +3,8 @@ import { EVERY_MS, MOST_KEPT, OverviewSource } from '../../src/admin/console/ove
 import { systemClock } from '../../src/lib/clock.ts';
 import { problem } from '../../src/lib/problem.ts';
 import { problemCodes } from '../../src/lib/problem-table.ts';
-import { OUTCOMES } from '../../src/telemetry/catalogue.ts';
 import { Metrics } from '../../src/telemetry/metrics.ts';
+import { OUTCOMES } from '../../src/telemetry/words.ts';
 
 afterEach(() => void vi.useRealTimers());
 
