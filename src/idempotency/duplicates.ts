@@ -89,8 +89,8 @@ export class Lead {
 }
 
 /**
- * Duplicates within one process. They cost the store no more than one request: only the leader sends commands, and its
- * followers share the result.
+ * Makes duplicates within one process single-flight. They cost the store no more than one request: only the leader sends commands,
+ * and its followers share the result.
  */
 export class Duplicates {
   readonly #clock: Clock;

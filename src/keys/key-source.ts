@@ -38,7 +38,7 @@ export interface KeySourceHealth {
 export type KeyAnswer =
   | { kind: 'known'; entry: KeyEntry }
   | { kind: 'unknown' }
-  /** `overloaded`: too many other keys are being checked. `failed`: whoever knows the keys gives no usable answer. */
+  /** `overloaded`: too many other keys are being checked. `failed`: the backend gives no usable answer. */
   | { kind: 'unchecked'; why: 'overloaded' | 'failed' };
 
 /** Where secret keys are looked up. */
@@ -56,7 +56,7 @@ export interface KeySource {
    * @param client the address that the key came from
    */
   ask?(secret: string, client: string): Promise<KeyAnswer>;
-  /** Asks about a secret key that nobody has. If it is not refused, resolves to warnings for the operator, one line each. */
+  /** Asks about a secret key that no merchant has. If it is not refused, resolves to warnings for the operator, one line each. */
   askWarnings?(): Promise<string[]>;
   /** The current entry for the secret key of an earlier entry, unless the key was removed. */
   current(earlier: KeyEntry): KeyEntry | undefined;

@@ -117,7 +117,7 @@ export class Copy {
 
   async #readMarks(): Promise<(CopyMark | undefined)[]> {
     const { from, to } = this.#options;
-    // The destination first. It is opened after the source was moved, so whoever reads it as open then reads the source as moved.
+    // The destination first. It is opened after the source was moved, so a run that reads it as open then reads the source as moved.
     const destination = await this.#readMark(to);
     return [await this.#readMark(from), destination];
   }
@@ -228,7 +228,7 @@ export class Copy {
     if (!seen) return undefined;
     const { record } = seen;
     const { operation, state, token, lifetimes } = record;
-    // Less than 0: somebody has removed its TTL by hand. The copy expires, but not early.
+    // Less than 0: an operator has removed its TTL. The copy expires, but not early.
     const expiresInMs = seen.expiresInMs < 0 ? lifetimes.inDoubtRetentionMs : seen.expiresInMs;
     const write = { kind: 'replace', revision: undefined, record, operation, expiresInMs } as const;
     const reply = await to.register.replace(id, write);

@@ -129,14 +129,14 @@ export class Ledger extends LedgerReader {
   /**
    * Extends the owner's lease.
    *
-   * @returns `lost` if other gateways may have found the owner dead meanwhile. The lease is taken again if nobody has it.
+   * @returns `lost` if other gateways may have found the owner dead meanwhile. The lease is taken again if it is free.
    */
   async renew(owner: Owner): Promise<Written | 'lost'> {
     const { recordId, token } = owner;
     owner.memory ??= this.#memory();
     const { memory } = owner;
     const sent = momentOf(this.clock);
-    // A superseded owner must not keep somebody else's dead record in flight.
+    // A superseded owner must not keep the record of another, dead owner in flight.
     const seen = await this.register.read(recordId);
     if (!seen?.record.token.equals(token)) {
       await this.register.endLease(recordId, token);
@@ -260,7 +260,7 @@ export class Ledger extends LedgerReader {
   }
 
   /**
-   * Each write has a revision of its own. One for all rounds of an event would give a mark on somebody else's record the revision
+   * Each write has a revision of its own. One for all rounds of an event would give a mark on another owner's record the revision
    * of this owner's refused create, and the owner's next write would then hit that record.
    *
    * @param finish makes the answer of the rule the answer of the event
@@ -318,7 +318,7 @@ export class Ledger extends LedgerReader {
     return sinceMs(this.clock, alive) < this.#own.lifetimes.leaseMs;
   }
 
-  /** The record that this process wrote last for the owner. The store holds it unless somebody has changed it. */
+  /** The record that this process wrote last for the owner. The store holds it unless another process has changed it. */
   #guess({ memory }: Owner): Held | undefined {
     if (!memory?.record) return undefined;
     const { record, sent, mayHaveLapsed } = memory;

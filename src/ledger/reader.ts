@@ -52,7 +52,7 @@ export class LedgerReader {
   }
 
   /**
-   * For how long, by the store's clock, the record's age still shows everybody that this owner is alive; 0 or less if it does not. Asked
+   * For how long, by the store's clock, the record's age still shows other gateways that this owner is alive; 0 or less if not. Asked
    * before dispatch where a machine may release or restart the key.
    */
   async aliveForMs({ recordId, token }: Owner): Promise<number> {

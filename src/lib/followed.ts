@@ -27,7 +27,7 @@ export interface FollowedOptions<T> {
   retryMs?: number;
 }
 
-/** Why files are read: they have changed, the reason of a refusal may have passed, or somebody asks for it. */
+/** Why files are read: they have changed, the reason of a refusal may have passed, or a reload was requested. */
 type Occasion = 'change' | 'retry' | 'asked';
 
 /**

@@ -42,7 +42,7 @@ export function findClientInExpress(req: IncomingMessage): Client {
 
 const NONE: readonly string[] = [];
 
-/** A connection that was closed before anybody asked for its address has none. */
+/** A connection that was closed before its address was read has none. */
 const peerOf = ({ remoteAddress }: Socket): string => ipv4Of(remoteAddress ?? '');
 
 /** A socket that accepts IPv4 and IPv6 shows an IPv4 address as ::ffff:192.0.2.1. */

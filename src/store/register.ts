@@ -40,7 +40,7 @@ export interface Replace {
   /** The operation of the record that is replaced, or of the new one: its name in the index of open records. */
   operation: string;
   expiresInMs: number | 'unchanged';
-  /** Refused also while somebody holds the lease. A register with lock nodes ignores this, because the ledger has asked them. */
+  /** Refused also while the record is leased. A register with lock nodes ignores this, because the ledger has asked them. */
   unlessLeased?: boolean;
   /** Refused also if the store is closed to starts: a second execution, or an operator's change. */
   unlessClosed?: boolean;
@@ -124,7 +124,7 @@ export interface Register {
   replace(id: RecordId, write: Replace): Promise<Reply>;
   /** @param mustLast what is answered from this read must survive a failover */
   read(id: RecordId, mustLast?: boolean): Promise<Seen | undefined>;
-  /** Extends the lease (`kept`), or takes it if nobody has it (`taken`). `lost`: another token has it. Never touches the record. */
+  /** Extends the lease (`kept`), or takes it if it is free (`taken`). `lost`: another token has it. Never touches the record. */
   renew(id: RecordId, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'>;
   endLease(id: RecordId, token: Token): Promise<void>;
   /** Whether a majority of the lock nodes has the lease. One that does not answer counts as having it. Only with lock nodes. */

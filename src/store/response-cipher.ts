@@ -49,7 +49,7 @@ export class ResponseCipher {
     if (!this.#current || completion.kind === 'tombstone') return completion;
     const { id, key } = this.#current;
     const { status, headers, body } = completion.response;
-    // Random bytes as those of a token: nobody else has them.
+    // As random as a token, so that no two nonces are equal.
     const nonce = systemRandom.token().subarray(0, NONCE_BYTES);
     const cipher = createCipheriv(CIPHER, key, nonce, { authTagLength: TAG_BYTES });
     cipher.setAAD(boundTo(recordId, status, id));

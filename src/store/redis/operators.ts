@@ -211,7 +211,7 @@ export async function countOpen(
 }
 
 /**
- * Rebuilds the index of open records, which somebody has removed or damaged. Reads the head of every record, in small steps.
+ * Rebuilds the index of open records, which was removed or damaged. Reads the head of every record, in small steps.
  *
  * @param report gets the number of records that were read, after each step
  */
