@@ -26,6 +26,8 @@ interface Dispatch {
   request: string;
   /** What its gateway has decided by its end, if it has seen one. */
   decision: Decision | undefined;
+  /** It was decided so at first. A later response is stored a while after it was seen. */
+  wasInDoubt: boolean;
   /** The request's gateway has seen that it was not executed. */
   wasRefused: boolean;
   /** How often an operator or a lookup has released the key after it was sent. */
@@ -119,7 +121,7 @@ export class Checker {
     // After a restart, the lifetimes are those of the second gateway.
     key.lifetimes.retentionMs = Math.min(key.lifetimes.retentionMs, retentionMs);
     key.lifetimes.inDoubtRetentionMs = Math.min(key.lifetimes.inDoubtRetentionMs, inDoubtRetentionMs);
-    key.dispatches.push({ request, decision: undefined, wasRefused: false, releases: 0 });
+    key.dispatches.push({ request, decision: undefined, wasInDoubt: false, wasRefused: false, releases: 0 });
     this.#sent.add(request);
   }
 
@@ -129,7 +131,10 @@ export class Checker {
     if (exchange.kind === 'complete') this.#know(recordId, wordsOf(exchange.response));
     const key = this.#keyOf(recordId, nowMs);
     const dispatch = key.dispatches.find((one) => one.request === request);
-    if (dispatch) dispatch.decision = decision;
+    if (dispatch) {
+      dispatch.decision = decision;
+      dispatch.wasInDoubt ||= decision === 'in_doubt';
+    }
     if (decision !== 'release') return;
     if (dispatch) dispatch.wasRefused = true;
     if (openOf(key).length === 0) key.wasTold = false;
@@ -211,7 +216,7 @@ export class Checker {
         break;
       case 'in_doubt':
         lost();
-        if (this.#options.isQuiet && openOf(key).length > 0 && !key.dispatches.some(isInDoubt))
+        if (this.#options.isQuiet && openOf(key).length > 0 && !key.dispatches.some((one) => one.wasInDoubt))
           this.#break(recordId, `${request} got in_doubt, and nothing is`);
         // An answer to an earlier request may be about what was released meanwhile.
         if (openOf(key).length > 0 && beganMs >= key.sentMs) key.wasTold = true;
@@ -323,8 +328,6 @@ const openOf = ({ dispatches }: Key): Dispatch[] =>
 const NO_RESULTS = /^(?:401|429|502|503|504|520|522|524) |urn:oncegate:problem:/;
 /** What a request gets that was not sent, and one whose own result was refused. */
 const STORED = /^(?:replayed|tombstone)$/;
-const isInDoubt = ({ decision }: Dispatch): boolean => decision === 'in_doubt';
-
 const TOO_LARGE = 'a response that was too large';
 
 function wordsOf({ status, body }: { status: number; body: Buffer }): string {
