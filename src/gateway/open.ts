@@ -96,10 +96,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   const keys = await openKeys(config, ofBackend, emit, closing);
   closing.defer(() => keys.close());
   const openCertificate: Certificates['open'] = (name, paths) => certificates.open(name, paths);
-  const ledger = await openLedger(config, clock, {
-    emit,
-    openCertificate,
-  });
+  const ledger = await openLedger(config, clock, { emit, openCertificate });
   let watch: StoreWatch | undefined;
   const store = measured(ledger, clock, emit, () => watch?.refusal);
   closing.defer(() => store.close());
@@ -182,20 +179,9 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
     putInForce();
   };
   return {
-    ...{
-      metrics,
-      emit,
-      certificates,
-      keys,
-      store,
-      watch,
-      upstreamTls,
-      engine,
-      lookups,
-      doubtGauges,
-      observation,
-    },
-    ...{ desk, lifecycle, access, upgrades, app, server, endKeepAlive, reload },
+    ...{ metrics, emit, certificates, keys, store, watch, upstreamTls },
+    ...{ engine, lookups, doubtGauges, observation, desk },
+    ...{ lifecycle, access, upgrades, app, server, endKeepAlive, reload },
   };
 }
 

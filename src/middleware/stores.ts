@@ -142,9 +142,9 @@ export class OpenedStore implements IdempotencyStore {
   constructor(
     store: Store,
     lifetimes: Lifetimes,
-    emits: Set<Emit> = new Set(),
-    watch?: StoreWatch,
-    storeId: () => string | undefined = () => undefined,
+    emits: Set<Emit>,
+    watch: StoreWatch | undefined,
+    storeId: () => string | undefined,
   ) {
     this.store = store;
     this.lifetimes = lifetimes;
