@@ -43,10 +43,10 @@ const HOST = /^(?:[a-z0-9._~-]+|\[[0-9a-f:.]+\])(?::\d{0,5})?$/i;
 
 /** Refuses a head that is malformed, or that two parsers could read differently. */
 export const checkHead: Middleware = (req, res, next) => {
-  const refusal = refusalOfMethod(req) ?? refusalOfFraming(req) ?? refusalOfHost(req) ?? refusalOfTarget(req);
+  const malformed = refusalOfFraming(req) ?? refusalOfHost(req);
   // After a malformed request, two parsers may disagree on where the next one begins (request smuggling).
-  if (refusal?.code === 'invalid_request') res.shouldKeepAlive = false;
-  next(refusal);
+  if (malformed) res.shouldKeepAlive = false;
+  next(refusalOfMethod(req) ?? malformed ?? refusalOfTarget(req));
 };
 
 const ALLOWED = { Allow: 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS' };

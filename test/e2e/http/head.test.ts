@@ -282,6 +282,11 @@ test.each<[string, (line: string) => string | Buffer, bodyBytes: number, framing
   },
 );
 
+test('TRACE with two hosts closes its connection too: what follows is not executed', async () => {
+  const bytes = head('TRACE /v3/echo', ALPHA, 'Host: gateway.test');
+  expect(await refusalOf(bytes + SMUGGLED)).toEqual([405, 'method_not_allowed']);
+});
+
 test('TRACE is refused before anything else: a backend would answer with the gateway’s own credential', async () => {
   await expectNothingSent(stack, async () => {
     for (const lines of [[ALPHA], [], [ALPHA, 'Host: b'], [ALPHA, 'x-service-idempotency: traced']]) {
