@@ -1,3 +1,4 @@
+import { CATALOGUE } from './catalogue.ts';
 import { at, digest, field, int, ms, oneOf, optional, text, texts } from './log-event.ts';
 import { OUTCOMES, WOULD } from './words.ts';
 
@@ -13,7 +14,10 @@ const client = text('the address of the client');
 const by = text('who');
 const reason = text('why, in words');
 const err = field<unknown>('error')('the error: `type`, `message`, `stack`, and `code` if it has one');
-const certificate = oneOf(['listen', 'upstream', 'store'], 'the section that names its files');
+const certificate = oneOf(
+  CATALOGUE.certificateReloads.labels.certificate,
+  'the section that names its files',
+);
 const keyed = { recordId, merchant, operation, requestId: optional(requestId), traceId };
 
 const [error, warn, info, debug] = [at('error'), at('warn'), at('info'), at('debug')];
@@ -143,7 +147,7 @@ export const EVENTS = {
     'Its merchant gets 503 and nothing is executed. See `oncegate_unreadable_records_total`.',
     {
       recordId,
-      reason: oneOf(['damaged', 'unknown_key', 'not_authentic'], 'which kind of damage'),
+      reason: oneOf(CATALOGUE.unreadable.labels.reason, 'which kind of damage'),
       why: text('what is wrong with it'),
     },
     'unreadable',
@@ -238,7 +242,7 @@ export const EVENTS = {
   handshake_failed: debug(
     'a TLS handshake failed',
     'A client disconnected, was too slow, or was refused.',
-    { reason: oneOf(['disconnected', 'timeout', 'refused'], 'who gave up'), code: text('the error code') },
+    { reason: oneOf(CATALOGUE.handshakesFailed.labels.reason, 'who gave up'), code: text('the error code') },
     'handshakesFailed',
   ),
   config_reloaded: info(
