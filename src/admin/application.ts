@@ -83,7 +83,6 @@ const failed =
     }
   };
 
-/** The media type of each format. */
 const MEDIA_TYPES: Readonly<Record<MetricsFormat, string>> = {
   text: 'text/plain; version=0.0.4; charset=utf-8',
   openmetrics: 'application/openmetrics-text; version=1.0.0; charset=utf-8',

@@ -15,7 +15,6 @@ export function masked(config: Config): unknown {
   return maskedValue({ ...config, operations }, '');
 }
 
-/** The masked configuration as YAML. */
 export const maskedYaml = (config: Config): string => stringify(masked(config), { lineWidth: 0 });
 
 function maskedValue(value: unknown, name: string): unknown {

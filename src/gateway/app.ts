@@ -48,7 +48,6 @@ export class AppVersions {
   readonly #config: Config;
   readonly #parts: AppParts;
   readonly #history: OperationsHistory;
-  /** The limits of merchants, if there are any. */
   readonly #merchantLimits: MerchantLimits | undefined;
   readonly #publicShare: PublicShare;
   readonly #bodyBudget: BodyBudget;

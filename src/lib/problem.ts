@@ -9,7 +9,6 @@ const TYPE = 'urn:oncegate:problem:';
 /** An answer of the gateway itself, in the form of RFC 9457. */
 export interface Problem {
   readonly code: ProblemCode;
-  /** HTTP status. */
   readonly status: number;
   readonly title: string;
   /** One sentence for the merchant. Never contains a secret, a body or an account number. */

@@ -34,7 +34,6 @@ const NONE: readonly Candidate[] = [];
 
 /** Finds declared operations by the path of a request. Its results have the order of the configuration. */
 export class DeclaredPaths {
-  /** The candidates by their exact path. */
   readonly #byPath = new Map<string, Candidate[]>();
   /** The candidates by every lookalike of their path. */
   readonly #byLookalike = new Map<string, Candidate[]>();

@@ -167,7 +167,6 @@ export interface ResolutionCount {
   number: number;
 }
 
-/** The keys in doubt of one operation. */
 export interface OperationDoubts {
   /** The number of keys in doubt, `ownerGone` included. */
   inDoubt: number;

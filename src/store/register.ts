@@ -51,7 +51,6 @@ export interface Replace {
   /** No create with this token succeeds within {@link VOID_TOKEN_MS}, even if the write is refused. */
   voidToken?: Token;
   audit?: AuditRecord;
-  /** The resolution to count. */
   counted?: { as: 'completed' | 'released'; by: ResolutionSource };
 }
 
@@ -83,7 +82,6 @@ export interface OpenCount {
   inDoubt: Map<string, { number: number; oldestMs: number }>;
   /** Executing records that were created before `executingSinceMs`. Their owners may be dead. */
   old: RecordId[];
-  /** The counts of all time. */
   resolutions: ResolutionCount[];
 }
 

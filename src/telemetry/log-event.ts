@@ -41,7 +41,6 @@ export interface LogEvent<Told = unknown> {
 }
 
 type LabelValue<V> = V extends readonly (infer W)[] ? W : string;
-/** The labels of a metric. */
 export type LabelsOf<M extends Metric> = {
   -readonly [L in keyof (typeof CATALOGUE)[M]['labels']]: LabelValue<(typeof CATALOGUE)[M]['labels'][L]>;
 };

@@ -35,7 +35,6 @@ export class RequestSpans implements Spans {
   /** Added to monotonic times. The same for all spans of the request, so that their order and distances are exact. */
   readonly #wallOffsetMs: number;
   readonly #span: otel.Span;
-  /** The parent of the steps. */
   readonly #parent: otel.Context;
   #sent: SentStep | undefined;
 

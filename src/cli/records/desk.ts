@@ -59,7 +59,6 @@ function refusalOf({ why, detail, record }: Refusal): Exit {
   return new Exit(`${detail}${now}`, EXIT_CODES[why]);
 }
 
-/** The options that name one record. */
 export const RECORD_OPTIONS = { 'record-id': TEXT, merchant: TEXT, key: TEXT, layer: TEXT, config: TEXT };
 
 /** @throws {Exit} 64 unless the options name one record, in one way */

@@ -259,7 +259,6 @@ export class RedisRegister implements Register {
     return mark;
   }
 
-  /** The keys of mark.lua. */
   #markKeys(mode: Mode): [mark: string, own: string, other: string] {
     const main = `${this.#watched[0]}mark`;
     return [main, `${main}:${mode}`, `${main}:${mode === 'protect' ? 'observe' : 'protect'}`];
