@@ -114,7 +114,6 @@ const idempotency: Row = {
       queries: [
         { expr: rateOf('oncegate_idempotency_hits_total', GATEWAYS), legend: 'replayed' },
         { expr: rateBy('kind', 'oncegate_idempotency_conflicts_total', GATEWAYS), legend: '{{kind}}' },
-        { expr: rateOf('oncegate_loops_total', GATEWAYS), legend: 'passed before' },
       ],
       colors: { replayed: 'blue', in_doubt: 'red' },
       size: [8, 8],

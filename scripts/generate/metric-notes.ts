@@ -21,7 +21,6 @@ export const NOTES: Record<keyof typeof CATALOGUE, string> = {
   merchantInDoubt: '',
   hits: 'Payouts that would have been made twice',
   conflicts: "`mismatch` is a mistake in a merchant's client",
-  loops: 'Two gateways have each other, or themselves, as their backend',
   unprotected: 'Ask the merchant to send keys, or set `idempotency.key: required`',
   executing: '',
   waiting: '',

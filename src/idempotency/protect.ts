@@ -70,10 +70,7 @@ export function protect(options: ProtectOptions): Middleware {
     if (reading.kind === 'invalid') return next(problem('idempotency_key_invalid', reading.reason));
     if (reading.kind === 'key') {
       const loop = addHop(req, options.hop());
-      if (loop) {
-        options.emit('loops', { operation: identity.operation.name });
-        return next(loop);
-      }
+      if (loop) return next(loop);
       context.ignoredKeyHeaders = reading.ignored;
       void execute(options, req, res, reading.key, next);
       return;

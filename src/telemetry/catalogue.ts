@@ -119,9 +119,6 @@ export const CATALOGUE = {
     'Duplicates that could not be replayed: in_flight, mismatch, in_doubt, not_stored',
     { labels: { operation: 'operations', kind: ['in_flight', 'mismatch', 'in_doubt', 'not_stored'] } },
   ),
-  loops: counter('oncegate_loops_total', 'Requests with a key that have passed this gateway before', {
-    labels: { operation: 'operations' },
-  }),
   unprotected: counter(
     'oncegate_unprotected_total',
     'Requests without an idempotency key, of operations that accept one',

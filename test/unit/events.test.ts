@@ -18,7 +18,6 @@ const TOLD: [name: string, labels: Record<string, string>, tell: (emit: Emit) =>
   ['in_doubt', { ...withdraw, cause: 'timeout' }, (emit) => emit('in_doubt', { ...call, ...noAnswer })],
   ['merchant_in_doubt', { merchant: 'M-1' }, (emit) => emit('in_doubt', { ...call, ...noAnswer })],
   ['sent_again', withdraw, (emit) => emit('sent_again', call)],
-  ['loops', withdraw, (emit) => emit('loops', withdraw)],
   ['lease_lost', {}, (emit) => emit('lease_lost', call)],
   ['stale', { write: 'complete' }, (emit) => emit('stale', { ...call, write: 'complete' })],
   ['complete_late', withdraw, (emit) => emit('complete_late', { ...call, reason: 'no answer' })],
