@@ -72,7 +72,6 @@ export class Executor {
       pipelining: 1,
       keepAliveTimeout: options.keepAliveMs,
       keepAliveMaxTimeout: options.keepAliveMs,
-      maxHeaderSize: options.maxHeadBytes,
       // undici's timers are off: ResponseReader has a deadline for a response, and OversizeBody one for each chunk.
       headersTimeout: 0,
       bodyTimeout: 0,

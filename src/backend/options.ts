@@ -43,8 +43,6 @@ export const upstreamOptions = z
     maxStreams: z.number().int().min(1).max(100_000).default(256),
     /** An idle connection is closed after this. Keep it well below the backend's own: a connection that the backend closes at the moment of sending leaves a payout in doubt. */
     keepAliveMs: ms(1, 60_000).default(1000),
-    /** Largest head of a response, in bytes. The outcome of a request with a larger one is unknown. */
-    maxHeadBytes: z.number().int().min(1024).max(1_048_576).default(16_384),
     /**
      * A response with neither a Content-Length nor chunks ends with its connection, and one that was cut looks the same.
      * untrusted: it is complete only if its body is one whole JSON object or array; otherwise the outcome is unknown.

@@ -40,8 +40,6 @@ export interface ForwardOptions {
    * at the moment of sending leaves the key in doubt. Default 1 s.
    */
   keepAliveMs?: number;
-  /** Largest head of a response, in bytes. The outcome of a request with a larger one is unknown. Default: 16384. */
-  maxHeadBytes?: number;
   /**
    * `untrusted` (default): the outcome is unknown if a response has neither a Content-Length nor chunks, and is not one whole JSON
    * object or array. `trusted` is dangerous: such a response that was cut is stored as the result.
@@ -60,7 +58,7 @@ export interface ForwardOptions {
 }
 
 const { connectTimeoutMs, maxConnections, maxQueued, queueTimeoutMs } = upstreamOptions.shape;
-const { maxStreams, keepAliveMs, maxHeadBytes, endOfConnection } = upstreamOptions.shape;
+const { maxStreams, keepAliveMs, endOfConnection } = upstreamOptions.shape;
 const { bodyBytes, bodyTimeoutMs } = limitOptions.shape;
 const { maxStoredBytes } = idempotencyOptions.shape;
 
@@ -68,7 +66,7 @@ const { maxStoredBytes } = idempotencyOptions.shape;
 export const forwardOptions = z.strictObject({
   upstream: upstreamOptions.shape.url,
   ...{ connectTimeoutMs, maxConnections, maxQueued, queueTimeoutMs },
-  ...{ maxStreams, keepAliveMs, maxHeadBytes, endOfConnection },
+  ...{ maxStreams, keepAliveMs, endOfConnection },
   ...{ bodyBytes, bodyTimeoutMs, maxStoredBytes },
   responseTimeoutMs: z.number().int().min(1).max(3_600_000).default(25_000),
   authorization: z.enum(['keep', 'strip']).default('keep'),
