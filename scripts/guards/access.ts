@@ -16,8 +16,8 @@ export const accessGuards: readonly Guard[] = [
   ],
   [
     'a WebSocket stays open when its key has left the key file',
-    ['src/keys/open-sessions.ts', 'constructor', 'keys.onChange(() => this.#check())', ''],
-    ['unit/auth-open-sessions', 'a session ends at once when the key file > no longer has its key'],
+    ['src/keys/open-connections.ts', 'constructor', 'keys.onChange(() => this.#check())', ''],
+    ['unit/auth-open-connections', 'a session ends at once when the key file > no longer has its key'],
   ],
   [
     'a secret key keeps working although the backend names another merchant for it',

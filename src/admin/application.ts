@@ -2,8 +2,8 @@ import express, { type ErrorRequestHandler, type Express, type Request, Router }
 import type { Emit, Told } from '../telemetry/emit.ts';
 import type { MetricsFormat } from '../telemetry/metrics.ts';
 import { consoleRoutes } from './console/console.ts';
-import { requireSession } from './console/guards.ts';
 import { checkHost, checkOrigin, isFromPage } from './console/origin.ts';
+import { requireSession } from './console/request-checks.ts';
 import { Sessions } from './console/sessions.ts';
 import { linksPage, securityHeaders } from './headers.ts';
 import type { AdminOptions } from './options.ts';

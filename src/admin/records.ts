@@ -4,7 +4,7 @@ import type { Desk } from '../doubts/desk.ts';
 import type { RecordsAnswer, RecordView } from '../doubts/records.ts';
 import { LAYER } from '../ledger/record-id.ts';
 import type { Emit } from '../telemetry/emit.ts';
-import { jsonBody, loginOf, requirePermission, sessionOf } from './console/guards.ts';
+import { jsonBody, loginOf, requirePermission, sessionOf } from './console/request-checks.ts';
 import { allowOnly, refuse } from './problems.ts';
 
 /** The largest body of a request. Keys with a larger response are resolved on the command line, or without a body. */

@@ -77,7 +77,10 @@ export function required(value: unknown, name: string, usage: string): string {
 }
 
 /** Who acts, and why: the options `--by` and `--reason`. @throws {Exit} 64 if there is no reason */
-export const noteOf = ({ by, reason }: { by?: string; reason?: string }, usage: string): ResolutionNote => ({
+export const noteOfOptions = (
+  { by, reason }: { by?: string; reason?: string },
+  usage: string,
+): ResolutionNote => ({
   by: by ?? userInfo().username,
   reason: required(reason, 'reason', usage),
 });

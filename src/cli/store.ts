@@ -5,7 +5,7 @@ import { openLedger, openRegister } from '../ledger/open-store.ts';
 import { acceptStore } from '../ledger/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
 import { StoreUnavailable } from '../store/contract.ts';
-import { commandOf, Exit, noteOf, readArguments, required, TEXT, type Terminal } from './arguments.ts';
+import { commandOf, Exit, noteOfOptions, readArguments, required, TEXT, type Terminal } from './arguments.ts';
 import { refuseMissingStore } from './records/desk.ts';
 
 const USAGE = `oncegate store accept --config FILE --reason TEXT [--by NAME]
@@ -32,7 +32,7 @@ export const store = commandOf('store', { accept, 'repair-index': repairIndex },
 async function accept(args: string[], { env, stdout }: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
   const configFile = required(options.config, 'config', USAGE);
-  const note = noteOf(options, USAGE);
+  const note = noteOfOptions(options, USAGE);
   const mistake = checkNote(note);
   if (mistake) throw new Exit(mistake, 64);
   const config = loadConfig(configFile, env);

@@ -60,7 +60,7 @@ export function resolutionOf({ as, status, headers = [], body }: ResolveRequest)
   return { as, completion: { kind: 'response', response: { status, headers, body: bytesOf(body) } } };
 }
 
-export const noteOf = ({ by, reason }: ResolveRequest): ResolutionNote => ({
+export const noteOfRequest = ({ by, reason }: ResolveRequest): ResolutionNote => ({
   by: by.trim(),
   reason: reason.trim(),
 });

@@ -3,7 +3,7 @@ import type { Socket } from 'node:net';
 import type { Passthrough } from '../backend/passthrough.ts';
 import type { Authenticator } from '../keys/authenticate.ts';
 import type { KeySource } from '../keys/key-source.ts';
-import { OpenSessions } from '../keys/open-sessions.ts';
+import { OpenConnections } from '../keys/open-connections.ts';
 import type { Clock } from '../lib/clock.ts';
 import { contextOf } from '../lib/context.ts';
 import { endSoon } from '../lib/problem.ts';
@@ -20,13 +20,13 @@ export class Upgrades {
   readonly #open = new Set<Socket>();
   readonly #authenticator: Authenticator;
   readonly #keys: KeySource;
-  readonly #sessions: OpenSessions;
+  readonly #connections: OpenConnections;
 
   constructor(passthrough: Passthrough, authenticator: Authenticator, keys: KeySource, clock: Clock) {
     this.#passthrough = passthrough;
     this.#authenticator = authenticator;
     this.#keys = keys;
-    this.#sessions = new OpenSessions(keys, clock);
+    this.#connections = new OpenConnections(keys, clock);
   }
 
   /** Passes a handshake through the middleware. */
@@ -62,8 +62,8 @@ export class Upgrades {
     socket.once('finish', () => endSoon(socket));
     // On a public path there is no secret key.
     if (context.merchant) {
-      const endSession = this.#openSession(req, () => socket.destroy());
-      socket.once('close', endSession);
+      const remove = this.#addConnection(req, () => socket.destroy());
+      socket.once('close', remove);
     }
     if (!socket.destroyed) this.#passthrough.upgrade(req, socket, head);
     return true;
@@ -75,11 +75,11 @@ export class Upgrades {
   }
 
   /** Calls `end` when the request's secret key is revoked. The function that it returns stops that. */
-  #openSession({ rawHeaders }: IncomingMessage, end: () => void): () => void {
+  #addConnection({ rawHeaders }: IncomingMessage, end: () => void): () => void {
     const authentication = this.#authenticator.authenticate(rawHeaders);
     // A source without a list does not keep secret keys. The request has this one, and only its use renews it.
     const renew = this.#keys.ask && (() => void this.#authenticator.authenticate(rawHeaders));
-    if (authentication.kind === 'merchant') return this.#sessions.add(authentication.key, end, renew);
+    if (authentication.kind === 'merchant') return this.#connections.add(authentication.key, end, renew);
     end();
     return () => {};
   }

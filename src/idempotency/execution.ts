@@ -258,7 +258,7 @@ export class Executions {
       this.#emit('in_doubt', { ...call, cause: exchange.timedOut ? 'timeout' : 'connection', reason });
     else if (exchange.kind !== 'not_sent') this.#emit('in_doubt', { ...call, cause: 'status', reason });
     // A failed write is not repeated: once the lease lapses, the key is in doubt.
-    const answer = await this.#store.markInDoubt(execution, reason.slice(0, MAX_CAUSE)).catch(() => 'ok');
+    const answer = await this.#store.leaveInDoubt(execution, reason.slice(0, MAX_CAUSE)).catch(() => 'ok');
     if (answer === 'stale') this.#emit('stale', { ...call, write: 'in_doubt' });
     if (call.inDoubt === 'lookup') this.#lookups?.lookUpLater(call, execution.token);
   }

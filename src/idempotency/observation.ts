@@ -110,7 +110,7 @@ export class Observation {
       case 'release':
         return this.#store.release(execution);
       case 'in_doubt':
-        return this.#store.markInDoubt(execution);
+        return this.#store.leaveInDoubt(execution);
       case 'complete':
         return this.#store.complete(execution, { kind: 'tombstone', status });
     }

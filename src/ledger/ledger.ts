@@ -187,7 +187,7 @@ export class Ledger extends LedgerReader {
    *
    * @param cause for people. At most 255 latin1 characters. Default: none
    */
-  markInDoubt(owner: Owner, cause = ''): Promise<Written> {
+  leaveInDoubt(owner: Owner, cause = ''): Promise<Written> {
     return this.#applyOwn(owner, (held, stamp) => rules.leaveInDoubt(held, owner.token, cause, stamp));
   }
 

@@ -7,7 +7,7 @@ import type { Store } from './ledger.ts';
 /** The methods that are timed, and the names of their commands. `countDoubts` is not among them, because it takes many. */
 export const TIMED = {
   ...{ start: 'start', peek: 'peek', restart: 'restart', renew: 'renew', complete: 'complete' },
-  ...{ release: 'release', markInDoubt: 'in_doubt', takeBack: 'release', aliveForMs: 'peek' },
+  ...{ release: 'release', leaveInDoubt: 'in_doubt', takeBack: 'release', aliveForMs: 'peek' },
   ...{ get: 'get', isOwnerGone: 'peek', expiresInMs: 'expires_in', list: 'list', resolve: 'resolve' },
   ...{ audit: 'audit', readMark: 'read_mark', mark: 'mark', health: 'health' },
 } as const satisfies Partial<Record<keyof Store, string>>;

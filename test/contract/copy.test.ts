@@ -66,7 +66,7 @@ async function fill(store: Store) {
   const restarted = await bring(store, 'in_doubt');
   const second = duplicateOf(restarted);
   expect(await store.restart(second)).toBe('ok');
-  await store.markInDoubt(second, 'reset');
+  await store.leaveInDoubt(second, 'reset');
   return { completed, large, gaveUp, late, resolved, freed, restarted };
 }
 

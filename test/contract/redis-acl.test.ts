@@ -47,7 +47,7 @@ it('the documented user can do all that the store needs, and can neither flush n
   const doubtful = await bring(store, 'in_doubt');
   const successor = duplicateOf(doubtful);
   expect(await store.restart(successor)).toBe('ok');
-  expect(await store.markInDoubt(successor)).toBe('ok');
+  expect(await store.leaveInDoubt(successor)).toBe('ok');
   const { records } = await store.list({ inDoubt: true, limit: 100 });
   expect(records.map(({ recordId }) => recordId)).toContain(doubtful.recordId);
   await store.countDoubts();

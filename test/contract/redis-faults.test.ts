@@ -46,7 +46,7 @@ describe.concurrent('while redis is frozen', () => {
       () => store.renew(owner),
       () => store.complete(owner, paid()),
       () => store.release(owner),
-      () => store.markInDoubt(owner),
+      () => store.leaveInDoubt(owner),
       () => store.get(owner.recordId),
     ];
     const startedMs = performance.now();
@@ -137,7 +137,7 @@ describe.concurrent('when redis refuses writes', () => {
     await outOfMemory(server);
     expect(await store.complete(first, paid())).toBe('ok');
     expect(await store.release(second)).toBe('ok');
-    expect(await store.markInDoubt(third)).toBe('ok');
+    expect(await store.leaveInDoubt(third)).toBe('ok');
     expect(await store.takeBack(lost)).toBe('stale');
     expect(await store.complete(lost, paid('no record'))).toBe('ok');
     expect(await store.peek(duplicateOf(first))).toEqual(replayOf(paid(), first));

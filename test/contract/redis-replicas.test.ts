@@ -74,7 +74,7 @@ describe.concurrent('with a replica that writes wait for', () => {
     const successor = duplicateOf(await bring(store, 'in_doubt'));
     expect(await store.restart(successor)).toBe('ok');
     expect(await store.start(successor)).toEqual({ kind: 'started' });
-    expect(await store.markInDoubt(successor)).toBe('ok');
+    expect(await store.leaveInDoubt(successor)).toBe('ok');
     expect(await store.resolve(successor.recordId, successor.token, { as: 'released' }, note)).toBe('ok');
     expect(unreplicated()).toBe(0);
     expect(await store.health()).toEqual({ ok: true, detail: 'redis', warnings: [] });

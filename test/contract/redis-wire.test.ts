@@ -43,7 +43,7 @@ async function withWire(times: Partial<StoreTimes> = { timeoutMs: TIMEOUT_MS }) 
 
 const writes = {
   complete: (store: Store, owner: Execution) => store.complete(owner, paid('first')),
-  markInDoubt: (store: Store, owner: Execution) => store.markInDoubt(owner),
+  leaveInDoubt: (store: Store, owner: Execution) => store.leaveInDoubt(owner),
   release: (store: Store, owner: Execution) => store.release(owner),
   restart: (store: Store, owner: Execution) => store.restart(owner),
 };
@@ -58,7 +58,7 @@ describe.concurrent('when a reply is lost on the wire', () => {
       ['complete', 'in_doubt', 'in_doubt', 'ok', 'completed'],
       ['release', 'in_doubt', 'in_doubt', 'ok', undefined],
       ['restart', 'in_doubt', 'in_doubt', 'ok', 'executing'],
-      ['markInDoubt', 'executing', 'in_doubt', 'ok', 'in_doubt'],
+      ['leaveInDoubt', 'executing', 'in_doubt', 'ok', 'in_doubt'],
       ['release', 'executing', undefined, 'stale', undefined],
     ] as const;
     const cases = await Promise.all(

@@ -57,7 +57,7 @@ describe('in redis', () => {
     const calls: [() => Promise<unknown>, unknown][] = [
       [() => store.start(owner), { kind: 'started' }],
       [() => store.renew(owner), 'ok'],
-      [() => store.markInDoubt(owner), 'ok'],
+      [() => store.leaveInDoubt(owner), 'ok'],
       [() => store.complete(owner, paid()), 'ok'],
       [() => store.peek(owner), replayOf(paid(), owner)],
       [() => store.release(owner), 'stale'],
@@ -81,7 +81,7 @@ describe('in redis', () => {
       () => store.start(owner),
       () => store.renew(owner),
       () => store.complete(owner, paid()),
-      () => store.markInDoubt(owner),
+      () => store.leaveInDoubt(owner),
       () => store.restart(owner),
       () => store.release(owner),
     ];

@@ -64,7 +64,7 @@ describe('in another boot', () => {
       const [owner, completed] = [await bring(store, 'executing'), await bring(store, 'completed')];
       const doubtful = await bring(store, 'executing');
       await store.renew(doubtful);
-      await store.markInDoubt(doubtful);
+      await store.leaveInDoubt(doubtful);
       // Written after the running time was last stored.
       host.monotonicMs += 900;
       const late = await bring(store, 'executing');

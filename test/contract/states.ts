@@ -20,7 +20,7 @@ export const stages: readonly Stage[] = ['executing', 'in_doubt', 'completed'];
 /** Brings a new record id into a state, and returns the execution that owns it. In doubt: the owner itself marked it. */
 export async function bring(store: Store, stage: Stage, request = newRequest()): Promise<Execution> {
   expect(await store.start(request)).toEqual({ kind: 'started' });
-  if (stage === 'in_doubt') expect(await store.markInDoubt(request)).toBe('ok');
+  if (stage === 'in_doubt') expect(await store.leaveInDoubt(request)).toBe('ok');
   if (stage === 'completed') expect(await store.complete(request, paid())).toBe('ok');
   return request;
 }

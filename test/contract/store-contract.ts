@@ -141,7 +141,7 @@ export function storeContract(backend: Backend): void {
           store.renew(request),
           store.complete(request, paid()),
           store.release(request),
-          store.markInDoubt(request),
+          store.leaveInDoubt(request),
         ]);
         const resolving = store.resolve(recordId, token, { as: 'released' }, note);
         const answers = await Promise.allSettled([...acts, resolving, store.get(recordId)]);

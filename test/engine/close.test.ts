@@ -93,7 +93,7 @@ describe.concurrent('closing', () => {
   it.each([
     ['complete', complete(), 'completed'],
     ['release', notSent, undefined],
-    ['markInDoubt', unknown, 'in_doubt'],
+    ['leaveInDoubt', unknown, 'in_doubt'],
   ] as const)('waits for a %s that is under way', async (write, exchange, state) => {
     await using rig = new Rig();
     const store = await rig.faultyStore();

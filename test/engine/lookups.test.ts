@@ -114,7 +114,7 @@ describe('a key in doubt', () => {
     const { lookups, asked } = open(store, () => notExecuted, { releaseAfterMs: 0 });
     const second = duplicateOf(await bring(store, 'in_doubt'));
     expect(await store.restart(second)).toBe('ok');
-    expect(await store.markInDoubt(second)).toBe('ok');
+    expect(await store.leaveInDoubt(second)).toBe('ok');
     lookups.lookUpLater(second, second.token);
     await until(() => asked.length > 2);
     expect(await store.get(second.recordId)).toMatchObject({ state: 'in_doubt', restarted: true });
@@ -142,7 +142,7 @@ describe('a key in doubt', () => {
     const heir = duplicateOf(request);
     expect(await store.release(request)).toBe('ok');
     expect(await store.start(heir)).toEqual({ kind: 'started' });
-    expect(await store.markInDoubt(heir)).toBe('ok');
+    expect(await store.leaveInDoubt(heir)).toBe('ok');
     lookups.lookUpLater(heir, heir.token);
     clock.pass(releaseAfterMs - 10_000);
     const { length } = asked;
@@ -160,7 +160,7 @@ describe('a key in doubt', () => {
     const heir = duplicateOf(request);
     expect(await store.release(request)).toBe('ok');
     expect(await store.start(heir)).toEqual({ kind: 'started' });
-    expect(await store.markInDoubt(heir)).toBe('ok');
+    expect(await store.leaveInDoubt(heir)).toBe('ok');
     say(notExecuted);
     await until(() => events.length > 0);
     expect(events).toEqual([['lookups', 'unknown']]);

@@ -154,7 +154,7 @@ describe.concurrent('when a key in doubt, whose request still runs, meanwhile', 
       const record = await store.get(call.recordId);
       if (!record) throw new Error('there is no record');
       const owner = { ...newRequest(), ...call, token: record.token };
-      await store.markInDoubt(owner);
+      await store.leaveInDoubt(owner);
       expect(await decide(store, owner)).toBe('ok');
       return complete();
     });

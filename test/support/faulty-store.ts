@@ -3,7 +3,7 @@ import type { Store } from '../../src/ledger/ledger.ts';
 import { StoreUnavailable } from '../../src/store/contract.ts';
 
 const WRITES = [
-  ...(['start', 'restart', 'renew', 'complete', 'release', 'markInDoubt', 'takeBack', 'resolve'] as const),
+  ...(['start', 'restart', 'renew', 'complete', 'release', 'leaveInDoubt', 'takeBack', 'resolve'] as const),
 ];
 /** Commands that can be made to fail. */
 const COMMANDS = [...WRITES, 'peek', 'list', 'aliveForMs'] as const;

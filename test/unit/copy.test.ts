@@ -44,7 +44,7 @@ class World {
     await old.complete(completed, paid());
     await old.complete(large, { kind: 'tombstone', status: 201 });
     for (const { recordId, token } of [gaveUp, resolved, freed])
-      await old.markInDoubt({ recordId, token }, 'timeout');
+      await old.leaveInDoubt({ recordId, token }, 'timeout');
     await old.resolve(
       resolved.recordId,
       resolved.token,

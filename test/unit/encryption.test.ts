@@ -94,7 +94,7 @@ it('the response of a resolution, by an operator or a lookup, is encrypted too',
   const ledger = open({ keys: [one] });
   const owner = newRequest();
   await ledger.start(owner);
-  await ledger.markInDoubt(owner);
+  await ledger.leaveInDoubt(owner);
   const resolution = { as: 'completed', completion: response() } as const;
   const note = { by: 'ada', reason: 'the books show it' };
   expect(await ledger.resolve(owner.recordId, owner.token, resolution, note)).toBe('ok');

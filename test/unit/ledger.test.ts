@@ -53,13 +53,13 @@ const lost = () => Promise.reject(new StoreUnavailable('lost'));
 
 describe('a write that is repeated', () => {
   it('is written if it never arrived', async () => {
-    for (const write of ['complete', 'release', 'markInDoubt'] as const) {
+    for (const write of ['complete', 'release', 'leaveInDoubt'] as const) {
       const { ledger, register, owner } = await owning();
       const act = () => (write === 'complete' ? ledger.complete(owner, paid()) : ledger[write](owner));
       register.next.push(lost);
       await expect(act()).rejects.toThrow('lost');
       expect(await act()).toBe('ok');
-      const state = { complete: 'completed', release: undefined, markInDoubt: 'in_doubt' }[write];
+      const state = { complete: 'completed', release: undefined, leaveInDoubt: 'in_doubt' }[write];
       expect((await ledger.get(owner.recordId))?.state).toBe(state);
     }
   });
@@ -129,7 +129,7 @@ describe('an owner', () => {
     expect(await ledger.renew(owner)).toBe('lost');
     const resolve = () => ledger.resolve(owner.recordId, owner.token, { as: 'released' }, note);
     expect(await resolve()).toBe('alive');
-    expect(await ledger.markInDoubt(owner)).toBe('ok');
+    expect(await ledger.leaveInDoubt(owner)).toBe('ok');
     expect(await resolve()).toBe('ok');
     expect(await ledger.get(owner.recordId)).toBeUndefined();
   });
@@ -157,7 +157,7 @@ describe('an owner', () => {
     expect(await ledger.expiresInMs(owner.recordId)).toBe(996);
     expect(await ledger.aliveForMs(duplicateOf(owner))).toBe(0);
     expect(await ledger.expiresInMs(newRequest().recordId)).toBeUndefined();
-    await ledger.markInDoubt(owner);
+    await ledger.leaveInDoubt(owner);
     expect(await ledger.aliveForMs(owner)).toBe(0);
   });
 });
@@ -181,7 +181,7 @@ describe('what is taken back', () => {
 
   it('if it was a restart, is in doubt again', async () => {
     const { ledger, owner } = await owning();
-    await ledger.markInDoubt(owner, 'reset');
+    await ledger.leaveInDoubt(owner, 'reset');
     const before = await ledger.get(owner.recordId);
     const successor = duplicateOf(owner);
     expect(await ledger.restart(successor)).toBe('ok');
@@ -197,7 +197,7 @@ it('gives each resolution a token of its own, so that no late owner writes over 
   for (let times = 0; times < 5; times++) {
     const owner = newRequest();
     await ledger.start(owner);
-    await ledger.markInDoubt(owner);
+    await ledger.leaveInDoubt(owner);
     const resolution = { as: 'completed', completion: paid('by hand') } as const;
     expect(await ledger.resolve(owner.recordId, owner.token, resolution, note)).toBe('ok');
     expect(await ledger.complete(owner, paid('late'))).toBe('stale');
@@ -214,7 +214,7 @@ it('lists and counts keys in doubt, and executing ones whose owner is dead', asy
     return owner;
   };
   const [doubtful, damaged] = [await start('checkout'), await start('checkout')];
-  for (const owner of [doubtful, damaged]) await ledger.markInDoubt(owner);
+  for (const owner of [doubtful, damaged]) await ledger.leaveInDoubt(owner);
   register.damage(damaged.recordId);
   // More than are read at once.
   const dead = await Promise.all(Array.from({ length: 100 }, () => start('withdraw')));

@@ -31,7 +31,7 @@ const OTHERS = ['src/lib/clock.ts', 'src/backend/executor.ts', 'src/store/redis/
 /** The lint itself would pass with a plugin that fails: biome notes that, and no error. */
 it('the lint refuses sources of time and randomness in what is given a clock and a random', () => {
   const folder = temporaryFolder();
-  for (const path of ['biome.json', 'biome.layers.json', 'scripts/lint'])
+  for (const path of ['biome.json', 'biome.imports.json', 'scripts/lint'])
     cpSync(join(ROOT, path), join(folder, path), { recursive: true });
   for (const path of [...GIVEN, ...OTHERS]) {
     mkdirSync(dirname(join(folder, path)), { recursive: true });

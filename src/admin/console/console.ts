@@ -2,9 +2,9 @@ import { Router } from 'express';
 import { allowOnly, refuse } from '../problems.ts';
 import type { AdminSource, AdminTools } from '../source.ts';
 import type { Tries } from '../tries.ts';
-import { noStore, requireSession } from './guards.ts';
 import { checkHost, checkOrigin } from './origin.ts';
 import { pageRoutes } from './page.ts';
+import { noStore, requireSession } from './request-checks.ts';
 import { sessionRoutes } from './session-routes.ts';
 import type { Sessions } from './sessions.ts';
 

@@ -5,8 +5,8 @@ import { allowOnly, refuse } from '../problems.ts';
 import type { AdminTools } from '../source.ts';
 import { loginWith } from '../tokens.ts';
 import type { Tries } from '../tries.ts';
-import { jsonBody, requireSession, sessionOf } from './guards.ts';
 import { cookieName, credentialsIn, isSecure } from './origin.ts';
+import { jsonBody, requireSession, sessionOf } from './request-checks.ts';
 import type { OpenSession, Sessions } from './sessions.ts';
 
 const MAX_LOGIN_BYTES = 4096;

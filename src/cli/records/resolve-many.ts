@@ -1,6 +1,6 @@
 import type { Desk } from '../../doubts/desk.ts';
 import type { AuditView, RecordsAnswer, RecordView, ResolveRequest } from '../../doubts/records.ts';
-import { Exit, FLAG, noteOf, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
+import { Exit, FLAG, noteOfOptions, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
 import { printable } from '../table.ts';
 import { layerOf, withDesk } from './desk.ts';
 import { type FileLine, readResolutions } from './resolution-file.ts';
@@ -45,7 +45,7 @@ export async function resolveMany(args: string[], terminal: Terminal): Promise<v
   const options = readArguments(args, OPTIONS, USAGE);
   const config = required(options.config, 'config', USAGE);
   const lines = readResolutions(required(options.from, 'from', USAGE), layerOf(options, USAGE, terminal));
-  const note = noteOf(options, USAGE);
+  const note = noteOfOptions(options, USAGE);
   const isDryRun = options['dry-run'] === true;
   const tally = new Tally(lines.length, isDryRun, terminal);
   // A second signal ends the process at once.

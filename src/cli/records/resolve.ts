@@ -1,5 +1,5 @@
 import type { ResolveRequest } from '../../doubts/records.ts';
-import { Exit, noteOf, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
+import { Exit, noteOfOptions, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
 import { found, namedRecordId, RECORD_OPTIONS, readNamed, withDesk } from './desk.ts';
 
 const USAGE = `oncegate records resolve --config FILE (--record-id ID | --merchant M --key K [--layer L]) --execution E --as completed|released --reason TEXT
@@ -35,7 +35,7 @@ export async function resolve(args: string[], terminal: Terminal): Promise<void>
   const request: ResolveRequest = {
     recordId: namedRecordId(options, USAGE, terminal),
     as,
-    ...noteOf(options, USAGE),
+    ...noteOfOptions(options, USAGE),
     status: options.status === undefined ? undefined : Number(options.status),
     headers: options.header?.flatMap(headerOf),
     body: options.body === undefined ? undefined : readNamed(options.body, 'body').toString('base64'),

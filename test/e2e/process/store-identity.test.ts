@@ -233,7 +233,7 @@ it('starts and restarts are not sent to a store that is refused, whoever asks', 
   const refusing = measured(store, systemClock, emitTo({}), () => refusal);
   const owner = newRequest();
   await refusing.start(owner);
-  await refusing.markInDoubt(owner);
+  await refusing.leaveInDoubt(owner);
   refusal = 'it has forgotten keys';
   expect(refusing.refusing).toBe(refusal);
   await expect(refusing.start(newRequest())).rejects.toMatchObject({ message: refusal, maybeWritten: false });

@@ -48,7 +48,7 @@ async function openIncident(count: number, more: MoreConfig = {}) {
     await Promise.all(
       requests.slice(from, from + 50).map(async (request) => {
         await store.start(request);
-        await store.markInDoubt(request);
+        await store.leaveInDoubt(request);
       }),
     );
   const write = (name: string, lines: object[]) => {

@@ -25,7 +25,7 @@ const hasLapsed = (held: Seen | undefined): boolean =>
 /** Takes a living owner for one that gave up. */
 class ResolvesLiving extends Ledger {
   override async resolve(...[recordId, seen, ...rest]: Parameters<Ledger['resolve']>) {
-    await this.markInDoubt({ recordId, token: seen });
+    await this.leaveInDoubt({ recordId, token: seen });
     return await super.resolve(recordId, seen, ...rest);
   }
 }

@@ -3,21 +3,21 @@ import { isInForce, type KeyEntry, type KeySource } from './key-source.ts';
 
 const CHECK_EVERY_MS = 500;
 
-interface Session {
-  /** The entry of the secret key when the session was opened. */
+interface Connection {
+  /** The entry of the secret key when the connection was opened. */
   opened: KeyEntry;
   end: () => void;
   renew?: (() => void) | undefined;
 }
 
 /**
- * Connections that outlive their authentication, such as WebSockets. A session is ended when its secret key is no longer
+ * Connections that outlive their authentication, such as WebSockets. A connection is ended when its secret key is no longer
  * in force, belongs to another merchant, or has lost a scope.
  */
-export class OpenSessions {
+export class OpenConnections {
   readonly #keys: Pick<KeySource, 'current'>;
   readonly #clock: Pick<Clock, 'wallMs'>;
-  readonly #open = new Set<Session>();
+  readonly #open = new Set<Connection>();
   #timer: NodeJS.Timeout | undefined;
 
   constructor(keys: Pick<KeySource, 'current' | 'onChange'>, clock: Pick<Clock, 'wallMs'>) {
@@ -33,20 +33,20 @@ export class OpenSessions {
    * @returns a function to call when the connection has closed
    */
   add(opened: KeyEntry, end: () => void, renew?: () => void): () => void {
-    const session = { opened, end, renew };
-    this.#open.add(session);
+    const connection = { opened, end, renew };
+    this.#open.add(connection);
     // A key can expire, or its future revokedAt can pass, without a change of the key file.
     this.#timer ??= setInterval(() => this.#check(), CHECK_EVERY_MS).unref();
-    return () => this.#remove(session);
+    return () => this.#remove(connection);
   }
 
   #check(): void {
     const nowMs = this.#clock.wallMs();
-    for (const session of this.#open) {
-      session.renew?.();
-      if (this.#mayContinue(session.opened, nowMs)) continue;
-      this.#remove(session);
-      session.end();
+    for (const connection of this.#open) {
+      connection.renew?.();
+      if (this.#mayContinue(connection.opened, nowMs)) continue;
+      this.#remove(connection);
+      connection.end();
     }
   }
 
@@ -56,8 +56,8 @@ export class OpenSessions {
     return now.scopes.includes('*') || opened.scopes.every((scope) => now.scopes.includes(scope));
   }
 
-  #remove(session: Session): void {
-    this.#open.delete(session);
+  #remove(connection: Connection): void {
+    this.#open.delete(connection);
     if (this.#open.size > 0) return;
     clearInterval(this.#timer);
     this.#timer = undefined;

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
 import { Authenticator } from '../../src/keys/authenticate.ts';
 import { FileKeySource } from '../../src/keys/file-key-source.ts';
-import { OpenSessions } from '../../src/keys/open-sessions.ts';
+import { OpenConnections } from '../../src/keys/open-connections.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { temporaryFolder } from '../support/config.ts';
 
@@ -24,7 +24,7 @@ async function open(text: string, pepper?: string) {
   const keys = await FileKeySource.open({ path, pepper, pollMs: 3_600_000 });
   onTestFinished(() => keys.close());
   const authenticator = new Authenticator(keys, { realm: 'r' }, clock);
-  const sessions = new OpenSessions(keys, clock);
+  const sessions = new OpenConnections(keys, clock);
   return {
     /** Opens a session with a secret key; `end` is a mock. */
     session(secret: string) {
