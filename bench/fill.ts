@@ -8,10 +8,10 @@ import { join } from 'node:path';
 import type { Fingerprint, Token } from '../src/lib/brands.ts';
 import { systemClock } from '../src/lib/clock.ts';
 import { encodeRecord } from '../src/store/codec.ts';
-import type { KeyRecord } from '../src/store/contract.ts';
 import { Names } from '../src/store/redis/commands.ts';
 import { openForWriting } from '../src/store/sqlite/database.ts';
 import { RECORD_COLUMNS, rowOf } from '../src/store/sqlite/records.ts';
+import type { KeyRecord } from '../src/store/types.ts';
 
 const A_STEP = 20_000;
 const RECORD_ID_BYTES = 32;

@@ -1,4 +1,4 @@
-import type { KeyRecord } from '../../src/store/contract.ts';
+import type { KeyRecord } from '../../src/store/types.ts';
 import { type Answer, cellOf, HAPPENINGS, STATES, type State } from '../../test/unit/rules/cells.ts';
 
 /** What the store holds: the name in the table, and the state of the tests. */

@@ -1,7 +1,7 @@
 import { userInfo } from 'node:os';
 import type { Writable } from 'node:stream';
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
-import type { ResolutionNote } from '../store/contract.ts';
+import type { ResolutionNote } from '../store/types.ts';
 
 /** What a command reads and writes: `process`, or what a test gives it. */
 export interface Terminal {

@@ -4,7 +4,7 @@ import { identityFileOf } from '../ledger/identity-file.ts';
 import { openLedger, openRegister } from '../ledger/open-store.ts';
 import { acceptStore } from '../ledger/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
-import { StoreUnavailable } from '../store/contract.ts';
+import { StoreUnavailable } from '../store/types.ts';
 import { commandOf, Exit, noteOfOptions, readArguments, required, TEXT, type Terminal } from './arguments.ts';
 import { refuseMissingStore } from './records/desk.ts';
 

@@ -13,7 +13,7 @@ import {
   StoreUnavailable,
   UnknownCursor,
   UnreadableRecord,
-} from '../store/contract.ts';
+} from '../store/types.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type {
   AuditView,

@@ -1,4 +1,4 @@
-import type { Resolution, ResolutionNote } from '../store/contract.ts';
+import type { Resolution, ResolutionNote } from '../store/types.ts';
 import type { ResolveRequest } from './records.ts';
 
 const MAX_BY = 100;

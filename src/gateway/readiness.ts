@@ -5,7 +5,7 @@ import { policyWarnings } from '../idempotency/options.ts';
 import { type KeySource, keyWarnings } from '../keys/key-source.ts';
 import type { Store } from '../ledger/ledger.ts';
 import type { Clock } from '../lib/clock.ts';
-import type { StoreHealth } from '../store/contract.ts';
+import type { StoreHealth } from '../store/types.ts';
 import type { WarnedAbout } from '../telemetry/words.ts';
 import type { Certificates } from './certificates.ts';
 import type { Parts } from './open.ts';

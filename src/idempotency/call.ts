@@ -1,6 +1,6 @@
 import type { BackendResponse, Exchange } from '../lib/exchange.ts';
 import type { Spans } from '../lib/trace.ts';
-import type { Execution } from '../store/contract.ts';
+import type { Execution } from '../store/types.ts';
 import type { Decision, StatusPolicy } from './outcome.ts';
 
 export interface EngineOptions {

@@ -11,7 +11,7 @@ import {
   StoreUnavailable,
   UnreadableRecord,
   type Written,
-} from '../store/contract.ts';
+} from '../store/types.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { Call, EngineOptions, Result } from './call.ts';
 import type { CircuitBreaker } from './circuit-breaker.ts';

@@ -1,7 +1,7 @@
 import type { Store } from '../ledger/ledger.ts';
 import { type Clock, momentOf, sinceMs } from '../lib/clock.ts';
 import { UnorderedList } from '../lib/collections.ts';
-import type { Owner } from '../store/contract.ts';
+import type { Owner } from '../store/types.ts';
 import type { Emit, Told } from '../telemetry/emit.ts';
 
 /**

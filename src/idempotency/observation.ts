@@ -3,7 +3,7 @@ import { type Clock, within } from '../lib/clock.ts';
 import { InFlightCounter } from '../lib/collections.ts';
 import type { Exchange } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
-import type { Execution, StartAnswer, Written } from '../store/contract.ts';
+import type { Execution, StartAnswer, Written } from '../store/types.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { Would } from '../telemetry/words.ts';
 import type { Call } from './call.ts';

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import type { Completion, Exchange } from '../lib/exchange.ts';
 import { executedBehind } from '../lib/problem.ts';
-import type { IdempotencyRecord } from '../store/contract.ts';
+import type { IdempotencyRecord } from '../store/types.ts';
 
 /** What becomes of the key. */
 export type Decision = 'complete' | 'release' | 'in_doubt';

@@ -1,6 +1,6 @@
 import { type Clock, pause, within } from '../lib/clock.ts';
 import { InFlightCounter } from '../lib/collections.ts';
-import { StoreClosed, UnreadableRecord } from '../store/contract.ts';
+import { StoreClosed, UnreadableRecord } from '../store/types.ts';
 
 const FIRST_PAUSE_MS = 50;
 const LONGEST_PAUSE_MS = 500;

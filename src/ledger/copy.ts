@@ -1,7 +1,7 @@
 import { type Clock, pause, systemClock } from '../lib/clock.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
-import { UnreadableRecord } from '../store/contract.ts';
 import type { CopyMark, CopyRegister, Scanned } from '../store/register.ts';
+import { UnreadableRecord } from '../store/types.ts';
 import * as rules from './rules.ts';
 
 /** The copy cannot go on. No key was forgotten, and the message says what the operator can do. */

@@ -2,6 +2,8 @@ import type { RecordId, Token } from '../lib/brands.ts';
 import { type Clock, momentOf, sinceMs, systemClock } from '../lib/clock.ts';
 import type { Completion } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
+import type { Held, Register, Reply, Seen, Write } from '../store/register.ts';
+import { ResponseCipher } from '../store/response-cipher.ts';
 import {
   type CountedNote,
   type DoubtCount,
@@ -21,9 +23,7 @@ import {
   UnreadableRecord,
   type UsedMark,
   type Written,
-} from '../store/contract.ts';
-import type { Held, Register, Reply, Seen, Write } from '../store/register.ts';
-import { ResponseCipher } from '../store/response-cipher.ts';
+} from '../store/types.ts';
 import { LedgerReader } from './reader.ts';
 import type { RuleResult, Stamp } from './rules.ts';
 import * as rules from './rules.ts';

@@ -1,6 +1,6 @@
 import type { RecordId } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
-import { type StoreHealth, StoreUnavailable, UnreadableRecord } from '../store/contract.ts';
+import { type StoreHealth, StoreUnavailable, UnreadableRecord } from '../store/types.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { Store } from './ledger.ts';
 

@@ -1,5 +1,7 @@
 import type { RecordId } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
+import type { Held, Listed, Register, Seen } from '../store/register.ts';
+import type { ResponseCipher } from '../store/response-cipher.ts';
 import {
   type AuditRecord,
   type DoubtCount,
@@ -14,9 +16,7 @@ import {
   type StoreUsage,
   UnreadableRecord,
   type UsedMark,
-} from '../store/contract.ts';
-import type { Held, Listed, Register, Seen } from '../store/register.ts';
-import type { ResponseCipher } from '../store/response-cipher.ts';
+} from '../store/types.ts';
 import * as rules from './rules.ts';
 
 /** Executing records that are younger are not looked at when keys in doubt are counted. */

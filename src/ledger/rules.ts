@@ -1,4 +1,5 @@
 import type { Fingerprint, Token } from '../lib/brands.ts';
+import type { Held, Replace, Write } from '../store/register.ts';
 import type {
   AuditRecord,
   CountedNote,
@@ -13,8 +14,7 @@ import type {
   Revision,
   StoredCompletion,
   Written,
-} from '../store/contract.ts';
-import type { Held, Replace, Write } from '../store/register.ts';
+} from '../store/types.ts';
 
 /*
  * The life of a key. There is one rule for each event. A rule gets what the store holds under the record's id, and the event.

@@ -2,6 +2,7 @@ import { constants } from 'node:fs';
 import { access } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { type Clock, pause } from '../lib/clock.ts';
+import type { StoreOptions } from '../store/options.ts';
 import {
   type Mode,
   type ResolutionNote,
@@ -9,8 +10,7 @@ import {
   type StoreMark,
   UnreadableMark,
   type UsedMark,
-} from '../store/contract.ts';
-import type { StoreOptions } from '../store/options.ts';
+} from '../store/types.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import { ForeignFile, type Noted, readNoted, writeNoted } from './identity-file.ts';
 import type { Store } from './ledger.ts';

@@ -5,8 +5,8 @@ import type { Store } from '../ledger/ledger.ts';
 import { openLedger } from '../ledger/open-store.ts';
 import { StoreWatch, storeIdOf } from '../ledger/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
-import type { Lifetimes } from '../store/contract.ts';
 import { lockOptions, storeOptions } from '../store/options.ts';
+import type { Lifetimes } from '../store/types.ts';
 import { type Emit, Events } from '../telemetry/emit.ts';
 import { createLogger } from '../telemetry/logger.ts';
 

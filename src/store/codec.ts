@@ -1,5 +1,5 @@
 import type { Fingerprint, Token } from '../lib/brands.ts';
-import { type KeyRecord, UnreadableRecord } from './contract.ts';
+import { type KeyRecord, UnreadableRecord } from './types.ts';
 
 /**
  * The offsets of a record's fields, as Redis and SQLite keep it. Redis' scripts and SQLite's statements look at the first two only.

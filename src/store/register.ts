@@ -11,7 +11,7 @@ import {
   StoreUnavailable,
   type StoreUsage,
   type UsedMark,
-} from './contract.ts';
+} from './types.ts';
 
 /** What a register holds, and what belongs to it at that moment. */
 export interface Held {

@@ -2,6 +2,7 @@ import { createCipheriv, createDecipheriv, createSecretKey, type KeyObject } fro
 import type { RecordId } from '../lib/brands.ts';
 import type { BackendResponse, Completion } from '../lib/exchange.ts';
 import { systemRandom } from '../lib/random.ts';
+import type { Encryption } from './options.ts';
 import {
   type IdempotencyRecord,
   type RecordHead,
@@ -9,8 +10,7 @@ import {
   type SealedResponse,
   type StoredCompletion,
   UnreadableRecord,
-} from './contract.ts';
-import type { Encryption } from './options.ts';
+} from './types.ts';
 
 /** The value of `current` under which nothing is encrypted, and the keys only decrypt. */
 const NO_KEY = 'none';

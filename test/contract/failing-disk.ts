@@ -1,5 +1,5 @@
 import { expect } from 'vitest';
-import type { Execution } from '../../src/store/contract.ts';
+import type { Execution } from '../../src/store/types.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { expectIntact, openSqlite, type RemoteStore } from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';

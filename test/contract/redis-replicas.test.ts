@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import { type Execution, StoreUnavailable } from '../../src/store/contract.ts';
+import { type Execution, StoreUnavailable } from '../../src/store/types.ts';
 import { emitTo } from '../support/emit.ts';
 import { LONG, openRedisStore, openStore } from '../support/open-store.ts';
 import { monitorRedis, type SeenCommand } from '../support/redis-monitor.ts';

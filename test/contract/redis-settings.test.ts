@@ -1,7 +1,7 @@
 import { describe, expect, it, onTestFinished } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import { StoreUnavailable } from '../../src/store/contract.ts';
+import { StoreUnavailable } from '../../src/store/types.ts';
 import { emitTo } from '../support/emit.ts';
 import { GATEWAY_ID, LONG, openRedisStore } from '../support/open-store.ts';
 import { type RedisServerOptions, startRedis } from '../support/redis-server.ts';

@@ -7,18 +7,13 @@ import type { Store } from '../../src/ledger/ledger.ts';
 import { openRedis } from '../../src/ledger/open-store.ts';
 import type { RecordId } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import {
-  type Execution,
-  type StartAnswer,
-  StoreUnavailable,
-  type Written,
-} from '../../src/store/contract.ts';
 import { storeOptions } from '../../src/store/options.ts';
 import type { RedisOptions } from '../../src/store/redis/client.ts';
 import { Names } from '../../src/store/redis/commands.ts';
 import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
 import { RedisRegister } from '../../src/store/redis/register.ts';
 import type { CopyRegister } from '../../src/store/register.ts';
+import { type Execution, type StartAnswer, StoreUnavailable, type Written } from '../../src/store/types.ts';
 import { startTopology } from '../faults/chaos/start-topology.ts';
 import type { Topology } from '../faults/chaos/topology.ts';
 import { completed as completedFrom, newId, newRecord, replacement } from '../registers/records.ts';

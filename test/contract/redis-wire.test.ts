@@ -1,7 +1,7 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { describe, expect, it } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
-import { type Execution, StoreUnavailable } from '../../src/store/contract.ts';
+import { type Execution, StoreUnavailable } from '../../src/store/types.ts';
 import { LONG, openStore, type StoreTimes } from '../support/open-store.ts';
 import { monitorRedis } from '../support/redis-monitor.ts';
 import { startRedis } from '../support/redis-server.ts';

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
-import { UnreadableRecord } from '../../src/store/contract.ts';
+import { UnreadableRecord } from '../../src/store/types.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { storeForTest } from '../support/stores.ts';

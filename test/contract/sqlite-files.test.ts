@@ -2,7 +2,7 @@ import { cpSync, readdirSync, renameSync, rmSync, statSync, writeFileSync } from
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { StoreUnavailable } from '../../src/store/contract.ts';
+import { StoreUnavailable } from '../../src/store/types.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { countRecords, openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
 import { bring } from './states.ts';

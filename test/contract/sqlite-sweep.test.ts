@@ -6,7 +6,7 @@ import {
   StoreUnavailable,
   UnreadableRecord,
   VOID_TOKEN_MS,
-} from '../../src/store/contract.ts';
+} from '../../src/store/types.ts';
 import { newRequest } from '../support/requests.ts';
 import { countRecords, openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';

@@ -2,7 +2,7 @@ import { expect } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
 import type { RecordId } from '../../src/lib/brands.ts';
 import type { Completion } from '../../src/lib/exchange.ts';
-import type { Execution, ExistingAnswer } from '../../src/store/contract.ts';
+import type { Execution, ExistingAnswer } from '../../src/store/types.ts';
 import type { StorePlace } from '../support/open-store.ts';
 import { newRequest, paid } from '../support/requests.ts';
 

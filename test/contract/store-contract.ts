@@ -2,7 +2,7 @@ import { setImmediate as immediate } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
 import type { RecordId } from '../../src/lib/brands.ts';
-import { type Execution, StoreUnavailable, UnreadableRecord } from '../../src/store/contract.ts';
+import { type Execution, StoreUnavailable, UnreadableRecord } from '../../src/store/types.ts';
 import { eachRowInTurn } from '../support/each-row.ts';
 import type { StorePlace } from '../support/open-store.ts';
 import { duplicateOf, newRequest, otherOf, paid } from '../support/requests.ts';

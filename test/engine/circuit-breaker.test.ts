@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { CircuitBreaker } from '../../src/idempotency/circuit-breaker.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import { StoreUnavailable } from '../../src/store/contract.ts';
+import { StoreUnavailable } from '../../src/store/types.ts';
 import { newCall, Rig, replayFor, retryOf, unknown } from '../support/engine.ts';
 import { newRequest, otherOf } from '../support/requests.ts';
 import { until } from '../support/until.ts';

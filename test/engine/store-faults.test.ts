@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
 import type { Call, Result } from '../../src/idempotency/call.ts';
 import type { Store } from '../../src/ledger/ledger.ts';
-import { type Execution, type Resolution, StoreUnavailable } from '../../src/store/contract.ts';
+import { type Execution, type Resolution, StoreUnavailable } from '../../src/store/types.ts';
 import { complete, newCall, Rig, replayFor, responseOf, retryOf } from '../support/engine.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';

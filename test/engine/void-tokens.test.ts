@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { Ledger } from '../../src/ledger/ledger.ts';
-import { StoreUnavailable } from '../../src/store/contract.ts';
 import type { Register, Reply, Write } from '../../src/store/register.ts';
+import { StoreUnavailable } from '../../src/store/types.ts';
 import { newCall, Rig, retryOf, unknown } from '../support/engine.ts';
 import type { MemoryRegister } from '../support/memory-register.ts';
 import { GATEWAY_ID, LONG } from '../support/open-store.ts';

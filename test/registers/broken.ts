@@ -1,6 +1,6 @@
 import type { RecordId, Token } from '../../src/lib/brands.ts';
-import { type Revision, UnreadableRecord } from '../../src/store/contract.ts';
 import type { Create, Replace, Reply } from '../../src/store/register.ts';
+import { type Revision, UnreadableRecord } from '../../src/store/types.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
 
 /** A register that does something else than what it is asked to replace. `there`: the revision that it holds. */

@@ -1,14 +1,14 @@
 import { expect } from 'vitest';
 import type { RecordId } from '../../src/lib/brands.ts';
 import { systemRandom } from '../../src/lib/random.ts';
+import type { Listed, Register } from '../../src/store/register.ts';
 import {
   type KeyRecord,
   MARK_LASTS_MS,
   UnknownCursor,
   UnreadableRecord,
   VOID_TOKEN_MS,
-} from '../../src/store/contract.ts';
-import type { Listed, Register } from '../../src/store/register.ts';
+} from '../../src/store/types.ts';
 import { EXACT_MS, type Place, STEP_MS } from './places.ts';
 import {
   completed,

@@ -2,13 +2,8 @@ import fc from 'fast-check';
 import { expect } from 'vitest';
 import type { RecordId, Token } from '../../src/lib/brands.ts';
 import { systemRandom } from '../../src/lib/random.ts';
-import {
-  type KeyRecord,
-  StoreUnavailable,
-  UnreadableRecord,
-  VOID_TOKEN_MS,
-} from '../../src/store/contract.ts';
 import type { Register, Seen, Write } from '../../src/store/register.ts';
+import { type KeyRecord, StoreUnavailable, UnreadableRecord, VOID_TOKEN_MS } from '../../src/store/types.ts';
 import { memory, type Place, STEP_MS } from './places.ts';
 import {
   completed,

@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import type { Fingerprint, RecordId } from '../../src/lib/brands.ts';
 import { systemRandom } from '../../src/lib/random.ts';
-import type { KeyRecord, StoredCompletion } from '../../src/store/contract.ts';
 import type { Listed, Register, Replace, Seen } from '../../src/store/register.ts';
+import type { KeyRecord, StoredCompletion } from '../../src/store/types.ts';
 import { STEP_MS } from './places.ts';
 
 export const newId = () => randomBytes(32).toString('hex') as RecordId;

@@ -2,7 +2,7 @@ import type { Result } from '../../src/idempotency/call.ts';
 import { type Decision, decideFor, type StatusPolicy } from '../../src/idempotency/outcome.ts';
 import type { RecordId } from '../../src/lib/brands.ts';
 import type { Exchange, LookupAnswer } from '../../src/lib/exchange.ts';
-import type { Lifetimes } from '../../src/store/contract.ts';
+import type { Lifetimes } from '../../src/store/types.ts';
 import type { Execution, Sent } from './backend.ts';
 
 export interface CheckerOptions {

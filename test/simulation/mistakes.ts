@@ -1,14 +1,14 @@
 import { Ledger } from '../../src/ledger/ledger.ts';
 import type { RecordId } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
+import type { CopyMark, Create, Replace, Reply } from '../../src/store/register.ts';
 import {
   type Execution,
   type KeyRecord,
   type StartAnswer,
   StoreUnavailable,
   type Written,
-} from '../../src/store/contract.ts';
-import type { CopyMark, Create, Replace, Reply } from '../../src/store/register.ts';
+} from '../../src/store/types.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
 import type { Dice } from './dice.ts';
 import { type FaultPlan, type Mix, type OperatorPlan, RETENTION_MS, type RequestPlan } from './plan.ts';

@@ -1,5 +1,4 @@
 import type { RecordId, Token } from '../../src/lib/brands.ts';
-import { type AuditRecord, StoreUnavailable } from '../../src/store/contract.ts';
 import type {
   CopyMark,
   CopyRegister,
@@ -11,6 +10,7 @@ import type {
   Scanned,
   Seen,
 } from '../../src/store/register.ts';
+import { type AuditRecord, StoreUnavailable } from '../../src/store/types.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
 import type { Dice } from './dice.ts';
 import type { Process } from './machine.ts';

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Store } from '../../src/ledger/ledger.ts';
-import { StoreUnavailable } from '../../src/store/contract.ts';
+import { StoreUnavailable } from '../../src/store/types.ts';
 
 const WRITES = [
   ...(['start', 'restart', 'renew', 'complete', 'release', 'leaveInDoubt', 'takeBack', 'resolve'] as const),

@@ -1,20 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import type { RecordId, Token } from '../../src/lib/brands.ts';
 import {
-  type AuditRecord,
-  type KeyRecord,
-  MARK_LASTS_MS,
-  type Mode,
-  type ResolutionCount,
-  StoreClosed,
-  type StoreHealth,
-  StoreUnavailable,
-  UnknownCursor,
-  UnreadableRecord,
-  type UsedMark,
-  VOID_TOKEN_MS,
-} from '../../src/store/contract.ts';
-import {
   CLOSED_IN,
   type Closed,
   type CopyMark,
@@ -30,6 +16,20 @@ import {
   type Scanned,
   type Seen,
 } from '../../src/store/register.ts';
+import {
+  type AuditRecord,
+  type KeyRecord,
+  MARK_LASTS_MS,
+  type Mode,
+  type ResolutionCount,
+  StoreClosed,
+  type StoreHealth,
+  StoreUnavailable,
+  UnknownCursor,
+  UnreadableRecord,
+  type UsedMark,
+  VOID_TOKEN_MS,
+} from '../../src/store/types.ts';
 
 interface Entry {
   record: KeyRecord;

@@ -3,7 +3,7 @@ import { fingerprintOf } from '../../src/idempotency/fingerprint.ts';
 import { recordIdOf } from '../../src/ledger/record-id.ts';
 import type { Completion } from '../../src/lib/exchange.ts';
 import { systemRandom } from '../../src/lib/random.ts';
-import type { Execution } from '../../src/store/contract.ts';
+import type { Execution } from '../../src/store/types.ts';
 
 export interface RequestParts {
   merchant?: string;

@@ -6,7 +6,7 @@ import type { Readable, Writable } from 'node:stream';
 import { fileURLToPath } from 'node:url';
 import { expect, onTestFinished } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
-import type { Execution } from '../../src/store/contract.ts';
+import type { Execution } from '../../src/store/types.ts';
 import { databaseOf, openSqliteStore, type SqliteOptions } from './open-store.ts';
 import { duplicateOf, newRequest, paid } from './requests.ts';
 import type { RemoteCall, RemoteRequest, Reply } from './sqlite-worker.ts';

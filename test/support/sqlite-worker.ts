@@ -1,6 +1,6 @@
 /** A process that makes the calls which its parent writes to standard input, one JSON array a line. */
 import { createInterface } from 'node:readline';
-import type { StoreUnavailable } from '../../src/store/contract.ts';
+import type { StoreUnavailable } from '../../src/store/types.ts';
 import { openSqliteStore, type SqliteOptions } from './open-store.ts';
 import { newRequest, paid } from './requests.ts';
 

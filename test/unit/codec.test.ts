@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { Fingerprint, Token } from '../../src/lib/brands.ts';
 import { decodeHead, decodeRecord, encodeRecord, HEAD_BYTES, layout } from '../../src/store/codec.ts';
-import { type KeyRecord, type StoredCompletion, UnreadableRecord } from '../../src/store/contract.ts';
+import { type KeyRecord, type StoredCompletion, UnreadableRecord } from '../../src/store/types.ts';
 
 const bytes = (length: { minLength?: number; maxLength: number }) =>
   fc.uint8Array(length).map((array) => Buffer.from(array));

@@ -5,7 +5,6 @@ import { Ledger } from '../../src/ledger/ledger.ts';
 import type { RecordId } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { systemRandom } from '../../src/lib/random.ts';
-import { type AuditRecord, type Execution, StoreClosed, StoreUnavailable } from '../../src/store/contract.ts';
 import {
   type CopyMark,
   type CopyRegister,
@@ -14,6 +13,7 @@ import {
   type Register,
   type Seen,
 } from '../../src/store/register.ts';
+import { type AuditRecord, type Execution, StoreClosed, StoreUnavailable } from '../../src/store/types.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';

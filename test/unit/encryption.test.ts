@@ -4,14 +4,14 @@ import { expect, it } from 'vitest';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import type { Completion } from '../../src/lib/exchange.ts';
 import { systemRandom } from '../../src/lib/random.ts';
+import type { Encryption } from '../../src/store/options.ts';
+import { ResponseCipher } from '../../src/store/response-cipher.ts';
 import {
   type Execution,
   type KeyRecord,
   type SealedResponse,
   UnreadableRecord,
-} from '../../src/store/contract.ts';
-import type { Encryption } from '../../src/store/options.ts';
-import { ResponseCipher } from '../../src/store/response-cipher.ts';
+} from '../../src/store/types.ts';
 import { eachRowInTurn } from '../support/each-row.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
 import { duplicateOf, newRequest, otherOf } from '../support/requests.ts';

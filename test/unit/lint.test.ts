@@ -24,7 +24,7 @@ const ALLOWED = ['clock.after(1, act);', 'new Date(ms).toISOString();', 'Math.ma
 /** With a clock and a random of their own. */
 const GIVEN = [
   ...['src/ledger/rules.ts', 'src/idempotency/engine.ts', 'src/doubts/lookups.ts', 'src/backend/slots.ts'],
-  ...['src/store/contract.ts', 'src/store/register.ts', 'src/store/codec.ts'],
+  ...['src/store/types.ts', 'src/store/register.ts', 'src/store/codec.ts'],
 ];
 const OTHERS = ['src/lib/clock.ts', 'src/backend/executor.ts', 'src/store/redis/health.ts'];
 

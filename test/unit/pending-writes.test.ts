@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { PendingWrites } from '../../src/idempotency/pending-writes.ts';
 import { pause, systemClock } from '../../src/lib/clock.ts';
-import { StoreUnavailable } from '../../src/store/contract.ts';
+import { StoreUnavailable } from '../../src/store/types.ts';
 
 const HOUR_MS = 3_600_000;
 

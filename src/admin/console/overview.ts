@@ -1,7 +1,7 @@
 import type { Doubts, OutcomeGroup, Overview, Sample } from '../../console/contract.ts';
 import type { Clock } from '../../lib/clock.ts';
 import { thisBuild } from '../../lib/program.ts';
-import type { Mode } from '../../store/contract.ts';
+import type { Mode } from '../../store/types.ts';
 import type { Metrics } from '../../telemetry/metrics.ts';
 import type { Check } from '../source.ts';
 

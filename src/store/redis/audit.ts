@@ -1,4 +1,4 @@
-import { type AuditRecord, UnreadableRecord } from '../contract.ts';
+import { type AuditRecord, UnreadableRecord } from '../types.ts';
 
 /** Changes with what an older gateway would misread. */
 const FORMAT = 1;

@@ -10,7 +10,7 @@ import {
   UnknownCursor,
   UnreadableMark,
   UnreadableRecord,
-} from '../contract.ts';
+} from '../types.ts';
 import { addressOf, mastersOf, type RedisClient } from './client.ts';
 import { type Argument, ScriptCommand } from './script-command.ts';
 

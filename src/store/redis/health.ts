@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Redis } from 'ioredis';
 import type { Clock } from '../../lib/clock.ts';
-import { OtherFormat, STORE_FORMAT, StoreClosed, type StoreHealth, StoreUnavailable } from '../contract.ts';
+import { OtherFormat, STORE_FORMAT, StoreClosed, type StoreHealth, StoreUnavailable } from '../types.ts';
 import { addressOf, mastersOf, type RedisClient, type RedisOptions, replicasOfSentinels } from './client.ts';
 
 /** Redis' wall clock minus our monotonic clock, exact to `errorMs`, at `atMs` on the monotonic clock. */

@@ -2,6 +2,7 @@ import Redlock, { type Lock } from 'redlock';
 import type { RecordId, Token } from '../../lib/brands.ts';
 import { systemRandom } from '../../lib/random.ts';
 import { decodeRecord, encodeRecord } from '../codec.ts';
+import type { Create, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
 import {
   AUDIT_RETENTION_MS,
   type AuditRecord,
@@ -12,8 +13,7 @@ import {
   UnreadableMark,
   type UsedMark,
   VOID_TOKEN_MS,
-} from '../contract.ts';
-import type { Create, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
+} from '../types.ts';
 import { decodeAudit, encodeAudit } from './audit.ts';
 import { connect, createClient, type RedisClient, type RedisOptions } from './client.ts';
 import {

@@ -1,8 +1,8 @@
 import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import type { RecordId } from '../../lib/brands.ts';
 import { layout } from '../codec.ts';
-import { AUDIT_RETENTION_MS, MARK_LASTS_MS, UnreadableRecord, VOID_TOKEN_MS } from '../contract.ts';
 import type { Create, Replace } from '../register.ts';
+import { AUDIT_RETENTION_MS, MARK_LASTS_MS, UnreadableRecord, VOID_TOKEN_MS } from '../types.ts';
 import { ANSWERS, COMMANDS, type Value } from './batch.ts';
 import { refuseOtherFormat } from './database.ts';
 import { idBytes, RECORD_COLUMNS, readSelected, rowOf, SELECT_HEAD, SELECT_MARK } from './records.ts';

@@ -2,7 +2,7 @@ import { accessSync, closeSync, constants, openSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { makeFolder } from '../../lib/files.ts';
-import { OtherFormat, STORE_FORMAT, StoreUnavailable } from '../contract.ts';
+import { OtherFormat, STORE_FORMAT, StoreUnavailable } from '../types.ts';
 
 /**
  * Makes the folder and the database file if they are missing, readable and writable by this user only.

@@ -2,8 +2,8 @@ import type { StatementSync } from 'node:sqlite';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { RecordId } from '../../lib/brands.ts';
 import { messageOf } from '../../lib/files.ts';
-import { UnknownCursor } from '../contract.ts';
 import type { Listed, OpenCount, Page, Register } from '../register.ts';
+import { UnknownCursor } from '../types.ts';
 import { HALVES } from './changes.ts';
 import { readSelected, SELECT_HEAD } from './records.ts';
 

@@ -1,14 +1,14 @@
 import type { SQLOutputValue, StatementSync } from 'node:sqlite';
 import type { RecordId } from '../../lib/brands.ts';
 import { decodeHead, encodeRecord, LONGEST_RETENTION_MS } from '../codec.ts';
+import type { Held } from '../register.ts';
 import {
   type KeyRecord,
   type Mode,
   type StoredCompletion,
   UnreadableRecord,
   type UsedMark,
-} from '../contract.ts';
-import type { Held } from '../register.ts';
+} from '../types.ts';
 import type { Value } from './batch.ts';
 
 /** The columns that hold a record, in the order of {@link rowOf}. */

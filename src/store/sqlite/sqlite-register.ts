@@ -3,6 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { RecordId, Token } from '../../lib/brands.ts';
 import { messageOf } from '../../lib/files.ts';
 import { systemRandom } from '../../lib/random.ts';
+import type { Create, Held, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
 import {
   type AuditRecord,
   type Mode,
@@ -13,8 +14,7 @@ import {
   type StoreUsage,
   UnknownCursor,
   type UsedMark,
-} from '../contract.ts';
-import type { Create, Held, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
+} from '../types.ts';
 import { ANSWERS, COMMANDS } from './batch.ts';
 import { valuesOfWrite } from './changes.ts';
 import {

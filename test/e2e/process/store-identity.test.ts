@@ -15,7 +15,7 @@ import { expect, it } from 'vitest';
 import { measured } from '../../../src/ledger/measured.ts';
 import { acceptStore, StoreWatch } from '../../../src/ledger/store-watch.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
-import { MARK_LASTS_MS } from '../../../src/store/contract.ts';
+import { MARK_LASTS_MS } from '../../../src/store/types.ts';
 import { Events } from '../../../src/telemetry/emit.ts';
 import { withdraw } from '../../support/client.ts';
 import { newFolder, run } from '../../support/command.ts';

@@ -3,7 +3,7 @@ import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import type { Fingerprint } from '../../../src/lib/brands.ts';
 import type { Clock } from '../../../src/lib/clock.ts';
 import type { Slot } from '../../../src/lib/exchange.ts';
-import type { Revision } from '../../../src/store/contract.ts';
+import type { Revision } from '../../../src/store/types.ts';
 import { diceOf } from '../dice.ts';
 import { type Gateway, QUEUE_TIMEOUT_MS } from '../gateway.ts';
 import { FINGERPRINTS, KEYS } from '../keys.ts';

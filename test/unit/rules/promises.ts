@@ -1,6 +1,6 @@
 import { isDeepStrictEqual } from 'node:util';
-import type { KeyRecord } from '../../../src/store/contract.ts';
 import type { Replace } from '../../../src/store/register.ts';
+import type { KeyRecord } from '../../../src/store/types.ts';
 import { CAUSE, type Cell, type Outcome, OWN, REVISION, SHORTER, STAMP, TOKEN } from './cells.ts';
 
 /** What a cell's outcome means, if the register accepts its write. */
