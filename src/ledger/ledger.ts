@@ -341,7 +341,7 @@ export class Ledger extends LedgerReader {
   }
 }
 
-/** What a ledger offers. Others have it too: {@link measured}, and the faulty stores of tests. */
+/** The store, as the rest of the gateway sees it. {@link measured} and the faulty stores of tests offer the same. */
 export type Store = Pick<Ledger, keyof Ledger>;
 
 const FINAL: ReadonlySet<string> = new Set(['completed', 'tombstone', 'in_doubt']);
