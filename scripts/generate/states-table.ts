@@ -11,6 +11,8 @@ const ROWS = new Map([
   ['in doubt, and its owner is alive again', 'in doubt by a reader, older than its lease, with a lease'],
   ['executing again (`retry`), its owner is alive', 'executing again, young'],
   ['executing again, its owner is dead', 'executing again, older than its lease'],
+  ['in doubt again, left by its owner', 'executed again, and in doubt by its owner, older than its lease'],
+  ['in doubt again, found by a request', 'executed again, and in doubt by a reader, older than its lease'],
   ['completed', 'completed'],
   ['completed, without its response', 'completed without its response'],
 ]);
@@ -39,7 +41,9 @@ const wordOf = (answer: Answer) => `\`${typeof answer === 'string' ? answer : an
 function stateOf(record: KeyRecord | undefined): string {
   if (!record) return 'nothing';
   if (record.state === 'completed') return record.wasInDoubt ? 'completed, 30 days' : 'completed, 24 h';
-  return record.state === 'in_doubt' ? 'in doubt' : 'executing';
+  const again = record.restarted ? ' again' : '';
+  if (record.state === 'executing') return `executing${again}`;
+  return `in doubt${again}, ${record.ownerGaveUp ? 'left by its owner' : 'found by a request'}`;
 }
 
 function cellText(state: State, event: string, isSame: boolean): string {

@@ -33,7 +33,7 @@
  *
  * ## The API
  *
- * The records are those of programs, with the views of `src/doubts/records.ts`. A session takes the place of the bearer token.
+ * The page gets the same records as programs do, with the views of `src/doubts/records.ts`. A session takes the place of the bearer token.
  *
  * | request | request's body | answer | permission |
  * |---|---|---|---|

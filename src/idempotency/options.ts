@@ -43,7 +43,7 @@ export const idempotencyOptions = z.strictObject({
   inDoubtPageAfterMs: ms(1000, 2_592_000_000).default(3_600_000),
   /** A larger response is streamed to the merchant, and only its status is stored. */
   maxStoredBytes: z.number().int().min(1024).max(67_108_864).default(1_048_576),
-  /** How long a merchant waits for the response while the store does not acknowledge it. */
+  /** How long a merchant waits for the store to take the response. Then the response is sent unstored. */
   completeRetryMs: ms(0, 60_000).default(2000),
   /** How often each gateway asks the store how many keys are in doubt, for the metrics. */
   countDoubtsEveryMs: ms(100, 600_000).default(15_000),

@@ -24,8 +24,8 @@ export function statusOf(exchange: Exchange): number {
 }
 
 /**
- * Decides what becomes of the key, by how the exchange with the backend ended. The status decides before the size. What a
- * handler has said, or another oncegate behind this one, decides before the status.
+ * Decides what becomes of the key, by how the exchange with the backend ended. What a handler, or
+ * another oncegate behind this one, has said outranks the status; the status outranks the size.
  */
 export function decide(exchange: Exchange, { release, unknown }: StatusPolicy): Decision {
   if (exchange.kind === 'not_sent') return 'release';

@@ -15,7 +15,7 @@ export interface UpstreamKeySourceOptions extends UpstreamKeyOptions {
   emit: Emit;
 }
 
-/** `Retry-After` is one second, so a key whose probe failed is probed again after it. */
+/** A key whose probe failed is probed again after this time, which `Retry-After` names. */
 const RETRY_MS = 1000;
 
 const LOG_EVERY_MS = 10_000;

@@ -139,8 +139,8 @@ export function complete(
 }
 
 /**
- * Executing or in doubt → nothing: the backend surely did not execute. After a restart that is known of the second request
- * only, so the record is left in doubt. The token is voided, because its start may have been sent twice.
+ * Executing or in doubt → nothing: the backend surely did not execute. After a restart only the second
+ * request is known not to have executed, so the record stays in doubt. The token is voided, because its start may have been sent twice.
  */
 export function release(held: Held | undefined, token: Token, stamp: Stamp): RuleResult<Written> {
   if (isOpenOf(held, token) && held.record.restarted)

@@ -188,7 +188,7 @@ export class StoreWatch {
       this.storeId = found?.id;
       this.#markFailure = undefined;
     } catch (error) {
-      // If the store is away, it is compared when it is back.
+      // If the store is away, its mark is compared when it is back.
       if (!(error instanceof UnreadableMark)) return;
       this.#compared = connection;
       this.#markFailure = `${error.message}, ${NOT_NOTICED}`;

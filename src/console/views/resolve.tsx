@@ -22,7 +22,7 @@ export function ResolveDialog({ record, onClose }: ResolveProps) {
   const [mayBeWritten, setMayBeWritten] = useState(false);
   const [isBusy, setBusy] = useState(false);
   const close = () => {
-    // While the gateway is asked, its answer would be lost.
+    // Does not close while the request runs: its answer would be lost.
     if (!isBusy) onClose(resolved !== undefined || refused !== undefined);
   };
   const send = async (filled: FilledForm) => {

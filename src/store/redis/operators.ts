@@ -16,7 +16,7 @@ const KEYS_PER_SCAN = 250;
 
 /** An entry in the index of open records. */
 export const entryOf = (short: string, operation: string): string => `${short} ${operation}`;
-/** Negative while the record is executing. */
+/** The score in the index of open records: the time of creation, negative while executing. */
 export const scoreOf = ({ state, createdAtMs }: KeyRecord): number =>
   state === 'executing' ? -createdAtMs : createdAtMs;
 

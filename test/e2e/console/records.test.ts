@@ -112,7 +112,7 @@ describe('a key in doubt', () => {
       ['400 invalid', { ...good, reason: undefined }],
       ['400 invalid', { ...good, by: 'somebody else' }],
       ['400 invalid', { ...good, person: 'admin) (x' }],
-      // No client of a merchant would read so many.
+      // More header values than a merchant's client reads.
       ['400 invalid', { ...good, headers: { 'X-A': Array(2000).fill('12345') }, status: 200 }],
       ['409 changed', { ...good, execution: '0123456789abcdef' }],
     ];

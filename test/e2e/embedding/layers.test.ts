@@ -14,7 +14,7 @@ import { expectProblem } from '../../support/problem.ts';
 import { gatewayForTest } from '../../support/stack.ts';
 import { embed } from './embedded.ts';
 
-/** The application pays unless the gateway's answer to it is lost on the way. Every request is that of M-ALPHA. */
+/** The application pays each call. With `x-lose` it cuts the connection in place of its answer. Every request is that of M-ALPHA. */
 async function openLayers(layer?: string) {
   const folder = newFolder();
   let payouts = 0;

@@ -334,7 +334,7 @@ it('gateways in both modes on one store are warned about, also when one of them 
   expect(storeWarnings(observes)).toContainEqual(uses('protect'));
   await observes.shutdown();
   expect(storeWarnings(await site.start())).toContainEqual(uses('observe'));
-  // The last one that leaves is forgotten after this time.
+  // The note of the last gateway that leaves expires after this time.
   const [noted] = await redis.admin.keys('*mark*:observe');
   expect(await redis.admin.pttl(noted as string)).toSatisfy((ms) => ms > 0 && ms <= MARK_LASTS_MS);
 });

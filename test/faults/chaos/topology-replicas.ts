@@ -69,7 +69,7 @@ class Group {
     this.roles = roles;
   }
 
-  /** These gateways find the master. */
+  /** Leads these gateways to the current master. */
   lead(wires = this.wires): void {
     for (const wire of wires) {
       wire.aimAt(this.roles[0].server.port);

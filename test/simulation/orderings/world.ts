@@ -201,7 +201,7 @@ export class World {
     throw new Error(`there is no choice ${choice}: the engine is not deterministic`);
   }
 
-  /** Waits until nothing goes on by itself. No answer contradicts what happened. */
+  /** Waits until nothing goes on by itself, then checks that no answer contradicts what happened. */
   async #judge(): Promise<void> {
     await quiet();
     await this.#read();
