@@ -28,7 +28,7 @@ import type {
   ShownRecord,
   StoredResponse,
 } from './records.ts';
-import { checkResolution, noteOfRequest, resolutionOf } from './resolution.ts';
+import { checkResolution, resolutionOf } from './resolution.ts';
 
 export interface DeskOptions {
   /** The layer of records that are named by merchant and key, unless the question names another one. */
@@ -138,7 +138,8 @@ export class Desk {
       return refused('changed', 'The record belongs to another execution than the one that was named.', now);
     if (record.state === 'completed')
       return refused('changed', 'It is completed: there is nothing to resolve.', now);
-    const [resolution, note] = [resolutionOf(request), noteOfRequest(request)];
+    const resolution = resolutionOf(request);
+    const note = { by: request.by.trim(), reason: request.reason.trim() };
     const { at: _, ...done } = auditView(auditOf(record, resolution, note, 0));
     if (isDryRun) return { kind: 'found', value: { recordId, ...done } };
     const resolved = await this.#store.resolve(recordId, record.token, resolution, {

@@ -60,9 +60,4 @@ export function resolutionOf({ as, status, headers = [], body }: ResolveRequest)
   return { as, completion: { kind: 'response', response: { status, headers, body: bytesOf(body) } } };
 }
 
-export const noteOfRequest = ({ by, reason }: ResolveRequest): ResolutionNote => ({
-  by: by.trim(),
-  reason: reason.trim(),
-});
-
 const bytesOf = (body: string | undefined): Buffer => Buffer.from(body ?? '', 'base64');

@@ -28,9 +28,11 @@ export function makeFolder(path: string): void {
  */
 export async function readBounded(path: string, maxBytes: number): Promise<Buffer> {
   // With O_NONBLOCK, opening a FIFO returns at once, and isFile() refuses it. Otherwise open would wait for a writer.
-  const handle = await open(path, constants.O_RDONLY | constants.O_NONBLOCK).catch((error: unknown) => {
-    throw new Error(`cannot be read (${codeOf(error)})`);
-  });
+  const handle = await open(path, constants.O_RDONLY | constants.O_NONBLOCK).catch(
+    (error: NodeJS.ErrnoException) => {
+      throw new Error(`cannot be read (${error.code})`);
+    },
+  );
   try {
     const stats = await handle.stat();
     if (!stats.isFile()) throw new Error('is not a regular file');
@@ -50,7 +52,3 @@ export async function readBounded(path: string, maxBytes: number): Promise<Buffe
 /** What a person can read of anything that was thrown. */
 export const messageOf = (error: unknown): string =>
   error instanceof Error ? error.message : 'unknown error';
-
-function codeOf(error: unknown): string {
-  return (error as NodeJS.ErrnoException).code ?? 'unknown error';
-}
