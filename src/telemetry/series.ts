@@ -75,7 +75,9 @@ abstract class Metric<L extends string, Series> {
     const value = last === undefined ? '' : labels[last];
     const known = map.get(value) as { series: Series } | undefined;
     if (known) return known.series;
-    const begun = { labels: { ...labels }, series: this.begin() };
+    // Only the metric's own labels: whoever tells of an event may hand over more.
+    const own = Object.fromEntries(this.#labelNames.map((name) => [name, labels[name]])) as Labels<L>;
+    const begun = { labels: own, series: this.begin() };
     map.set(value, begun);
     this.#all.add(begun);
     return begun.series;

@@ -42,6 +42,13 @@ it('counters and histograms read like those of prom-client', async () => {
   );
 });
 
+it('a series has the labels of its metric only', async () => {
+  const counter = new Counter({ name: 'events_total', help: 'Events', labelNames: ['operation'] });
+  const told = { operation: 'withdraw', key: 'order-1' };
+  counter.inc(told);
+  expect((await counter.get()).values).toEqual([{ labels: { operation: 'withdraw' }, value: 1 }]);
+});
+
 it('a metric without labels begins at zero', async () => {
   const [counter, histogram] = [
     new Counter({ name: 'events_total', help: 'Events', labelNames: [] }),
