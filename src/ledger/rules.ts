@@ -11,7 +11,6 @@ import type {
   ResolutionNote,
   Resolved,
   ResponseAsStored,
-  Revision,
   StoredCompletion,
   Written,
 } from '../store/types.ts';
@@ -26,12 +25,11 @@ import type {
 
 /** What each new version of a record gets. */
 export interface Stamp {
-  revision: Revision;
+  revision: KeyRecord['revision'];
   /** Wall clock. Shown to people; no decision depends on it. */
   wallMs: number;
 }
 
-/** The answer to an event, and the write that makes it true. */
 export interface RuleResult<Answer> {
   answer: Answer;
   write?: Write;
@@ -207,9 +205,8 @@ export function resolve(
   };
   if (as === 'released') return { answer: 'ok', write: replace(held, undefined, 0, along) };
   const { completion } = resolution;
-  const record = next(held.record, stamp, {
-    ...{ state: 'completed', token: newToken, wasInDoubt: true, completion },
-  });
+  const change = { state: 'completed', token: newToken, wasInDoubt: true, completion } as const;
+  const record = next(held.record, stamp, change);
   return { answer: 'ok', write: replace(held, record, lifetimes.inDoubtRetentionMs, along) };
 }
 
