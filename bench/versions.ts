@@ -37,7 +37,7 @@ const median = (values: readonly number[]): number =>
 const root = mkdtempSync(join(tmpdir(), 'oncegate-bench-'));
 const backend = await startBackend(root);
 
-/** One of the versions, with a Redis of its own, because one refuses the format of another. */
+/** A version under test. Each has its own Redis, because a version refuses the format of another one. */
 interface Version {
   system: System;
   redis: Awaited<ReturnType<typeof launchRedis>>;
