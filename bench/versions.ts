@@ -1,11 +1,12 @@
 /**
  * Compares versions of the gateway: `node bench/versions.ts WORKS STORE DIR DIR...`, for example
- * `node bench/versions.ts first,replay redis ../before .`. Each DIR is a working tree with a build (`npm run build`).
+ * `node bench/versions.ts first,replay redis ../before .`. Each DIR is a working tree with a build (`npm run build`). Name one
+ * build twice (as a copy) to see how far a version is from itself.
  *
- * Prints the processor time for each request, of the gateway and of its Redis. Slices of load alternate between the versions, so
- * that all of them see the same machine. Each round begins with another version, because a slice's place in the round changes
- * its cost by up to a tenth. The ratios to the first one are taken within a round. All versions are started again after every
- * third round, because two processes of one build differ by up to a tenth, too. ROUNDS sets the number of rounds; default 9.
+ * Prints the processor time for each request, of the gateway and of its Redis, and the ratio to the first version with its
+ * standard error. All versions work at the same time and on the same core, so all of them see the same machine. (Slices that
+ * alternate differ by a tenth, and V8 drops code of a process that rests meanwhile.) All versions are started again for each
+ * ratio, because two processes of one build differ, too. STARTS sets how often; default 8.
  */
 import { randomBytes } from 'node:crypto';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
@@ -17,11 +18,10 @@ import { startBackend } from './nginx.ts';
 import { cpuUs, end, pinned } from './processes.ts';
 import { type System, startOncegate } from './systems.ts';
 
-const ROUNDS = Number(process.env.ROUNDS ?? 9);
-const ROUNDS_A_START = 3;
-const SLICE_S = 2;
-/** After so many slices V8 compiles next to nothing more. After one, it costs a busy gateway a tenth of its time. */
-const WARM_UPS = 6;
+const STARTS = Number(process.env.STARTS ?? 8);
+const MEASURED_S = 10;
+/** After so many V8 compiles next to nothing more. After one, it costs a busy gateway a tenth of its time. */
+const WARM_UPS = 8;
 
 const [works = '', store = '', ...folders] = process.argv.slice(2);
 const missing = folders.filter((folder) => !existsSync(join(folder, 'dist/main.js')));
@@ -31,69 +31,83 @@ if (folders.length < 2 || !['redis', 'sqlite'].includes(store) || missing.length
   process.exit(64);
 }
 
-const median = (values: readonly number[]): number =>
-  values.toSorted((a, b) => a - b)[values.length >> 1] as number;
-
-const root = mkdtempSync(join(tmpdir(), 'oncegate-bench-'));
-const backend = await startBackend(root);
-
 /** A version under test. Each has its own Redis, because a version refuses the format of another one. */
 interface Version {
   system: System;
   redis: Awaited<ReturnType<typeof launchRedis>>;
+  /** What the keys of its payouts begin with. */
+  keys: string;
 }
+
+/** Processor time for each request, in microseconds. */
+interface Cost {
+  gateway: number;
+  redis: number;
+}
+
+const root = mkdtempSync(join(tmpdir(), 'oncegate-bench-'));
+const backend = await startBackend(root);
+const running = new Set<Version>();
 
 async function start(folder: string): Promise<Version> {
   const redis = await launchRedis({ args: ['--appendfsync', 'everysec'] });
-  redises.add(redis);
   pinned(redis.pid);
   const place = { root, backendUrl: backend.urls[300], redisUrl: redis.url };
   const main = resolve(folder, 'dist/main.js');
-  return { system: await startOncegate(store as 'redis' | 'sqlite', place, { main }), redis };
+  const system = await startOncegate(store as 'redis' | 'sqlite', place, { main });
+  const version = { system, redis, keys: randomBytes(4).toString('hex') };
+  running.add(version);
+  return version;
 }
 
-const redises = new Set<Version['redis']>();
+async function stop(version: Version): Promise<void> {
+  await end(version.system.process);
+  await version.redis.stop();
+  running.delete(version);
+}
+
+async function measure({ system, redis, keys }: Version, work: Work): Promise<Cost> {
+  for (let each = 0; each < WARM_UPS; each++)
+    await warmUp(system, work, work === 'replay' ? keys : `${keys}-${each}`);
+  const before = cpuUs(redis.pid);
+  const run = await load(system, work, MEASURED_S, keys);
+  return { gateway: run.cpuUs, redis: (cpuUs(redis.pid) - before) / run.requests };
+}
+
+/** Of what is compared as ratios: the geometric mean, and its standard error as a part of it. */
+function meanOf(ratios: readonly number[]): [mean: number, error: number] {
+  const logs = ratios.map(Math.log);
+  const mean = logs.reduce((sum, log) => sum + log, 0) / logs.length;
+  const squares = logs.reduce((sum, log) => sum + (log - mean) ** 2, 0);
+  return [Math.exp(mean), Math.sqrt(squares / (logs.length - 1) / logs.length)];
+}
+
+function print(work: Work, costs: readonly Cost[][]): void {
+  const usesRedis = store === 'redis' && ['first', 'replay', 'mixed'].includes(work);
+  const parts = usesRedis ? (['gateway', 'redis'] as const) : (['gateway'] as const);
+  for (const part of parts)
+    for (const [which, folder] of folders.entries()) {
+      const own = costs.map((cost) => cost[which]?.[part] as number);
+      const [ratio, error] = meanOf(own.map((cost, each) => cost / (costs[each]?.[0]?.[part] as number)));
+      const spread = `${Math.min(...own).toFixed(1)} to ${Math.max(...own).toFixed(1)} µs`;
+      const cells = [work, part, folder, spread, `${ratio.toFixed(3)} × ± ${error.toFixed(3)}`];
+      process.stdout.write(`${cells.join('  ')}\n`);
+    }
+}
+
 try {
   for (const work of works.split(',') as Work[]) {
-    const costs = { gateway: folders.map((): number[] => []), redis: folders.map((): number[] => []) };
-    for (let begun = 0; begun < ROUNDS; begun += ROUNDS_A_START) {
-      const seed = randomBytes(4).toString('hex');
+    const costs: Cost[][] = [];
+    for (let each = 0; each < STARTS; each++) {
       const versions: Version[] = [];
       for (const folder of folders) versions.push(await start(folder));
-      for (let round = -WARM_UPS; round < Math.min(ROUNDS_A_START, ROUNDS - begun); round++) {
-        for (const place of versions.keys()) {
-          const which = (place + begun + round + WARM_UPS) % versions.length;
-          const { system, redis } = versions[which] as Version;
-          const keys = `${seed}-${which}${work === 'replay' ? '' : `-${round}`}`;
-          if (round < 0) {
-            await warmUp(system, work, keys);
-            continue;
-          }
-          const before = cpuUs(redis.pid);
-          const run = await load(system, work, SLICE_S, keys);
-          costs.gateway[which]?.push(run.cpuUs);
-          costs.redis[which]?.push((cpuUs(redis.pid) - before) / run.requests);
-        }
-      }
-      for (const { system, redis } of versions) {
-        await end(system.process);
-        await redis.stop();
-        redises.delete(redis);
-      }
+      costs.push(await Promise.all(versions.map((version) => measure(version, work))));
+      for (const version of versions) await stop(version);
     }
-    for (const part of store === 'redis' ? (['gateway', 'redis'] as const) : (['gateway'] as const)) {
-      const [first = []] = costs[part];
-      for (const [which, folder] of folders.entries()) {
-        const own = costs[part][which] ?? [];
-        const ratio = median(own.map((cost, round) => cost / (first[round] as number)));
-        const spread = `${Math.min(...own).toFixed(1)} to ${Math.max(...own).toFixed(1)}`;
-        const cells = [work, part, folder, `${median(own).toFixed(1)} µs`, spread, `${ratio.toFixed(3)} ×`];
-        process.stdout.write(`${cells.join('  ')}\n`);
-      }
-    }
+    print(work, costs);
   }
 } finally {
+  for (const version of running) await stop(version);
   await end(backend.process);
-  await Promise.all([...redises].map((redis) => redis.stop()));
   rmSync(root, { recursive: true, force: true });
 }
