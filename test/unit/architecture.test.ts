@@ -1,8 +1,10 @@
+import { readdirSync } from 'node:fs';
+import { dirname } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { problem } from '../../src/lib/problem.ts';
 import { type ProblemCode, problemCodes } from '../../src/lib/problem-table.ts';
 import { declarationOf, requestSteps, type Step, withoutComments } from '../support/architecture.ts';
-import { read } from '../support/repository.ts';
+import { ROOT, read } from '../support/repository.ts';
 
 const TEXT = read('docs/architecture.md');
 
@@ -70,5 +72,24 @@ describe('docs/architecture.md', () => {
         file,
       ).toEqual([]);
     }
+  });
+});
+
+describe('src', () => {
+  const files = readdirSync(`${ROOT}src`, { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile())
+    .map(({ parentPath, name }) => `${parentPath}/${name}`.slice(ROOT.length));
+
+  it('has no folder with more than 15 files', () => {
+    const folders = Object.entries(Object.groupBy(files, (file) => dirname(file)));
+    expect(folders.length).toBeGreaterThan(15);
+    expect(folders.filter(([, own = []]) => own.length > 15).map(([folder]) => folder)).toEqual([]);
+  });
+
+  it('has no TypeScript file with more than 350 lines', () => {
+    const long = files.filter(
+      (file) => /\.tsx?$/.test(file) && read(file).trimEnd().split('\n').length > 350,
+    );
+    expect(long).toEqual([]);
   });
 });
