@@ -58,15 +58,15 @@ export class ConfigFile {
   }
 
   /** @throws ConfigError if the loaded configuration cannot be put in force */
-  #putInForce(loaded: Config, isAsked: boolean): void {
+  async #putInForce(loaded: Config, isAsked: boolean): Promise<void> {
     const decision = mergeReload(this.#versions, loaded);
     if (decision.kind === 'refused') throw new ConfigError(this.#path, decision.mistakes);
     const { config, changed, needsRestart } = decision;
     if (changed.length > 0) {
       try {
-        this.#gateway.reload(config);
+        await this.#gateway.reload(config);
       } catch {
-        throw new ConfigError(this.#path, ['operations: cannot be put in force']);
+        throw new ConfigError(this.#path, ['operations and limits: cannot be put in force']);
       }
       this.#versions = withVersion(this.#versions, config);
     }

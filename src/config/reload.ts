@@ -35,8 +35,7 @@ export function mergeReload(versions: readonly Config[], loaded: Config): Reload
   const inForce = versions.at(-1) as Config;
   const { operations } = loaded;
   const taken = Object.fromEntries(RELOADED.map((section) => [section, loaded[section]]));
-  const limits = { ...loaded.limits, perMerchant: perMerchantOf(inForce, loaded) };
-  const merged: Config = { ...inForce, ...taken, limits };
+  const merged: Config = { ...inForce, ...taken };
   const mistakes = [
     ...[...contradictions(merged)].map(
       ([path, message]) =>
@@ -55,12 +54,6 @@ export function mergeReload(versions: readonly Config[], loaded: Config): Reload
     return { kind: 'refused', mistakes: [message] };
   }
   return { kind: 'accepted', config: merged, changed, needsRestart };
-}
-
-/** The limits of merchants change without a restart, but a connection to Redis is opened for them at the start only. */
-function perMerchantOf(inForce: Config, loaded: Config): Config['limits']['perMerchant'] {
-  const [before, after] = [inForce.limits.perMerchant, loaded.limits.perMerchant];
-  return before && after ? { ...after, timeoutMs: before.timeoutMs } : before;
 }
 
 /**

@@ -38,7 +38,6 @@ export interface AppParts extends Omit<ForwarderOptions, 'limits'> {
   hop(): string | undefined;
   observation: Observation | undefined;
   emit: Emit;
-  rateLimiter: RateLimiter | undefined;
 }
 
 /** One application for each version of the configuration: a request keeps the options with which it began. */
@@ -48,49 +47,56 @@ export class AppVersions {
   readonly #config: Config;
   readonly #parts: AppParts;
   readonly #history: OperationsHistory;
-  readonly #merchantLimits: MerchantLimits | undefined;
+  /** Made for the first version that limits merchants, and kept: it counts the requests that are in flight. */
+  #merchantLimits: MerchantLimits | undefined;
   readonly #publicShare: PublicShare;
   readonly #bodyBudget: BodyBudget;
   /** The part for public requests, so that merchants have the rest. */
   readonly #publicBudget: BodyBudget;
   #inForce: App;
 
-  constructor(config: Config, parts: AppParts) {
+  /** @param rateLimiter needed if a merchant has a limit */
+  constructor(config: Config, parts: AppParts, rateLimiter: RateLimiter | undefined) {
     this.#config = config;
     this.#parts = parts;
     this.#history = new OperationsHistory({
       idempotency: operationIdempotencyOptions.parse({}),
       undeclared: config.idempotency.undeclared,
     });
-    const { perMerchant } = config.limits;
-    const { rateLimiter, metrics } = parts;
-    if (perMerchant && rateLimiter)
-      this.#merchantLimits = new MerchantLimits(perMerchant, rateLimiter, metrics);
     this.#publicShare = new PublicShare(config.upstream.maxStreams);
     this.#bodyBudget = new BodyBudget(budgetBytesOf(config));
     this.#publicBudget = new BodyBudget(publicBytesOf(config), this.#bodyBudget);
+    const { metrics } = parts;
     metrics.track(metrics.bufferedBytes, () => this.#bodyBudget.bytes);
-    this.#inForce = this.#build(config);
+    this.#inForce = this.#build(config, rateLimiter);
     const { Request, Response } = this.#inForce;
     this.app = { Request, Response, handle: (req, res) => this.#inForce.handle(req, res) };
   }
 
   /** Builds the application of a changed configuration. The function that it returns puts it in force, and does not throw. */
-  prepare(changed: Config): () => void {
-    const next = this.#build(changed, this.app);
+  prepare(changed: Config, rateLimiter: RateLimiter | undefined): () => void {
+    const next = this.#build(changed, rateLimiter, this.app);
     const { perMerchant } = changed.limits;
     return () => {
-      if (perMerchant) this.#merchantLimits?.change(perMerchant);
+      if (perMerchant && rateLimiter) this.#merchantLimits?.change(perMerchant, rateLimiter);
       this.#bodyBudget.maxBytes = budgetBytesOf(changed);
       this.#publicBudget.maxBytes = publicBytesOf(changed);
       this.#inForce = next;
     };
   }
 
-  #build(config: Config, classes?: Pick<App, 'Request' | 'Response'>): App {
+  #build(
+    config: Config,
+    rateLimiter: RateLimiter | undefined,
+    classes?: Pick<App, 'Request' | 'Response'>,
+  ): App {
     const { operations: declared } = config;
     const limits = { ...config.limits, budget: this.#bodyBudget };
-    const { access, lifecycle, authenticator, emit } = this.#parts;
+    const { access, lifecycle, authenticator, emit, metrics } = this.#parts;
+    const { perMerchant } = limits;
+    if (perMerchant && rateLimiter)
+      this.#merchantLimits ??= new MerchantLimits(perMerchant, rateLimiter, metrics);
+    const merchantLimits = perMerchant && this.#merchantLimits;
     const { auth } = this.#config;
     const operations = this.#history.next(declared);
     const forward = new Forwarder({ ...this.#parts, limits });
@@ -102,11 +108,11 @@ export class AppVersions {
         // Refuses malformed heads and ambiguous targets.
         checkHead,
         // Sends a request on a public path straight to the backend.
-        ...this.#publicForwarder(limits, operations, forward),
+        ...this.#publicForwarder(limits, operations, forward, merchantLimits),
         // Finds the merchant of the secret key, or refuses with 401.
         authenticate(authenticator),
         // Refuses a request of a merchant who sends too many.
-        ...(this.#merchantLimits ? [this.#merchantLimits.check] : []),
+        ...(merchantLimits ? [merchantLimits.check] : []),
         // Finds the operation. Reads the body if the operation depends on it.
         identify(operations, limits),
         // Refuses with 403 if the secret key may not call the operation.
@@ -122,13 +128,18 @@ export class AppVersions {
   }
 
   /** The middleware for public paths, if there are any. */
-  #publicForwarder(limits: BodyLimits, operations: Operations, forwarder: Forwarder): Middleware[] {
+  #publicForwarder(
+    limits: BodyLimits,
+    operations: Operations,
+    forwarder: Forwarder,
+    merchantLimits: MerchantLimits | undefined,
+  ): Middleware[] {
     const { auth, idempotency } = this.#config;
     if (auth.public.length === 0) return [];
     const forward = forwardPublic({
       paths: new PublicPaths(auth.public, operations),
       keyHeaders: idempotency.headers,
-      refusalOf: (req) => this.#publicShare.enter(req) ?? this.#merchantLimits?.refusalOfPublic(req),
+      refusalOf: (req) => this.#publicShare.enter(req) ?? merchantLimits?.refusalOfPublic(req),
       limits: { ...limits, budget: this.#publicBudget },
       forward: (req, res, next) => forwarder.handle(req, res, next),
     });

@@ -13,7 +13,8 @@ export interface CertificatesTools {
 /** The certificates of one process: of the listener, and those that it shows to the backend and to Redis. */
 export class Certificates {
   readonly #tools: CertificatesTools;
-  readonly #open: WatchedCertificate[] = [];
+  /** By their sections. The store and the limits of merchants share one. */
+  readonly #open = new Map<string, WatchedCertificate>();
 
   constructor(tools: CertificatesTools) {
     this.#tools = tools;
@@ -26,6 +27,8 @@ export class Certificates {
    * @throws Error with a message for the operator if the files cannot be used
    */
   async open(name: string, paths: CertificatePaths): Promise<WatchedCertificate> {
+    const known = this.#open.get(name);
+    if (known) return known;
     const { clock, emit, metrics } = this.#tools;
     const certificate = name.replace(/\.tls$/, '') as Told<'certificate_reloaded'>['certificate'];
     const expires = (expiresAtMs: number) => {
@@ -43,27 +46,27 @@ export class Certificates {
         }
       },
     });
-    this.#open.push(watched);
+    this.#open.set(name, watched);
     expires(watched.expiresAtMs);
     return watched;
   }
 
   get count(): number {
-    return this.#open.length;
+    return this.#open.size;
   }
 
   /** What an operator should know, one line each. */
   warnings(): string[] {
-    return this.#open.flatMap((certificate) => certificate.warnings());
+    return [...this.#open.values()].flatMap((certificate) => certificate.warnings());
   }
 
   /** Reads all files again without waiting for the next check. */
   async reload(): Promise<void> {
-    await Promise.all(this.#open.map((certificate) => certificate.reload()));
+    await Promise.all([...this.#open.values()].map((certificate) => certificate.reload()));
   }
 
   close(): void {
-    for (const certificate of this.#open) certificate.close();
+    for (const certificate of this.#open.values()) certificate.close();
   }
 }
 

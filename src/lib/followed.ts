@@ -20,7 +20,7 @@ export interface FollowedOptions<T> {
    *
    * @throws Error with the reason if the value is refused after all
    */
-  apply(value: T, isAsked: boolean): void;
+  apply(value: T, isAsked: boolean): void | Promise<void>;
   /** Called for each new version that is refused, and for each refused {@link Followed.reload}. Must not throw. */
   refused(error: unknown): void;
   /** How often a version that was refused is read again, because its reason may pass. Milliseconds. Default: never. */
@@ -93,7 +93,7 @@ export class Followed<T> {
       const value = await load();
       if (this.#closed) return;
       this.#refusal = undefined;
-      this.#options.apply(value, occasion === 'asked');
+      await this.#options.apply(value, occasion === 'asked');
     } catch (error) {
       const reason = messageOf(error);
       if (this.#closed || (isRetry && reason === this.#refusal)) return;

@@ -37,22 +37,18 @@ describe('a reload of the configuration', () => {
     expect(JSON.stringify((decision as { needsRestart: string[] }).needsRestart)).not.toContain('secret');
   });
 
-  it('changes the limits of merchants, but a connection for them is opened at the start only', () => {
+  it('adds, changes and removes the limits of merchants', () => {
     const limited = (text: string) => parse(`${UPSTREAM}limits: { perMerchant: { ${text} } }`);
-    const inForce = limited('requests: 10, timeoutMs: 20');
-    expect(mergeReload([inForce], limited('requests: 20, timeoutMs: 30'))).toMatchObject({
-      config: { limits: { perMerchant: { requests: 20, timeoutMs: 20 } } },
-      changed: ['limits.perMerchant.requests'],
-      needsRestart: ['limits.perMerchant.timeoutMs'],
-    });
-    for (const [before, after] of [
-      [started, inForce],
-      [inForce, started],
-    ] as const)
-      expect(mergeReload([before], after)).toMatchObject({
-        config: { limits: before.limits },
-        changed: [],
-        needsRestart: ['limits.perMerchant'],
+    const one = limited('requests: 10, timeoutMs: 20');
+    const other = limited('requests: 20, timeoutMs: 30');
+    const changes: [before: Config, after: Config, changed: string[]][] = [
+      [started, one, ['limits.perMerchant']],
+      [one, other, ['limits.perMerchant.requests', 'limits.perMerchant.timeoutMs']],
+      [other, started, ['limits.perMerchant']],
+    ];
+    for (const [before, after, changed] of changes)
+      expect(mergeReload([before], after)).toEqual({
+        ...{ kind: 'accepted', config: after, changed, needsRestart: [] },
       });
   });
 

@@ -33,10 +33,31 @@ describe('a merchant who sends too many requests', () => {
     const reload = (perMerchant: PerMerchant) =>
       stack.gateway.reload(parsedConfig({ ...stack.config, limits: { perMerchant } }));
     expect(await statusesOf(2, () => balance(stack.url))).toEqual([200, 429]);
-    reload({ requests: 1, windowMs: LONG });
+    await reload({ requests: 1, windowMs: LONG });
     expect(await statusesOf(1, () => balance(stack.url))).toEqual([429]);
-    reload({ requests: 2, windowMs: LONG });
+    await reload({ requests: 2, windowMs: LONG });
     expect(await statusesOf(3, () => balance(stack.url))).toEqual([200, 200, 429]);
+  });
+
+  it('is limited from the reload on that sets limits, until the one that removes them', async () => {
+    const { gateway, config, url } = await stackForTest();
+    const reload = (limits: MoreConfig['limits']) => gateway.reload(parsedConfig({ ...config, limits }));
+    expect(await statusesOf(2, () => balance(url))).toEqual([200, 200]);
+    await reload({ perMerchant: { requests: 1, windowMs: LONG } });
+    expect(await statusesOf(2, () => balance(url))).toEqual([200, 429]);
+    await reload({});
+    expect(await statusesOf(2, () => balance(url))).toEqual([200, 200]);
+    await reload({ perMerchant: { inFlight: 1 } });
+    const wire = await Wire.open(Number(new URL(url).port));
+    wire.write(head('GET /v3/stream?chunks=1000', ALPHA));
+    await wire.hears('chunk 1');
+    await reload({});
+    expect((await balance(url)).status).toBe(200);
+    // The stream still counts.
+    await reload({ perMerchant: { inFlight: 1 } });
+    expect((await balance(url)).status).toBe(429);
+    wire.socket.destroy();
+    await until(async () => (await balance(url)).status === 200);
   });
 
   it('gets 429 with the time to wait, and the other merchants do not', async () => {
@@ -195,6 +216,22 @@ describe('on Redis', () => {
     expect(ttlMs).toBeGreaterThan(LONG - 60_000);
   });
 
+  it('a reload opens the connection for limits, replaces it for another timeout, and closes it', async () => {
+    const { gateway, config, url, log } = await stackForTest(onRedis(redis));
+    const reload = (limits: MoreConfig['limits']) => gateway.reload(parsedConfig({ ...config, limits }));
+    const connections = async () => `${await redis.admin.client('LIST')}`.trim().split('\n').length;
+    const before = await connections();
+    for (const [i, timeoutMs] of [5000, 4000].entries()) {
+      await reload({ perMerchant: { requests: 100, windowMs: LONG, timeoutMs } });
+      expect(await statusesOf(1, () => balance(url))).toEqual([200]);
+      expect(await redis.admin.get(`oncegate:requests:${LONG}:M-ALPHA`)).toBe(`${i + 1}`);
+      await until(async () => (await connections()) === before + 1);
+    }
+    await reload({});
+    await until(async () => (await connections()) === before);
+    expect(log.filter(({ msg }) => /^the limits of merchants are/.test(`${msg}`))).toEqual([]);
+  });
+
   it('a window that a reload corrects refuses nobody for the rest of the old one', async () => {
     const windows = (windowMs: number) => ({
       requests: 1,
@@ -204,7 +241,7 @@ describe('on Redis', () => {
     });
     const stack = await limited(windows(LONG), onRedis(redis));
     expect(await statusesOf(3, () => balance(stack.url))).toEqual([200, 200, 429]);
-    stack.gateway.reload(parsedConfig({ ...stack.config, limits: { perMerchant: windows(1000) } }));
+    await stack.gateway.reload(parsedConfig({ ...stack.config, limits: { perMerchant: windows(1000) } }));
     expect(await statusesOf(2, () => balance(stack.url))).toEqual([200, 200]);
     // These windows end too.
     await until(async () => (await balance(stack.url)).status === 429);

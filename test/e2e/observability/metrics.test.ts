@@ -359,7 +359,7 @@ it('merchants that a reload names get series, and those that it no longer names 
   const { gateway, config, url, adminUrl } = stack;
   const before = await metric(adminUrl, 'oncegate_merchant_requests_total', others);
   const reload = (merchants: string[]) => gateway.reload(parsedConfig({ ...config, metrics: { merchants } }));
-  reload(['M-BRAVO']);
+  await reload(['M-BRAVO']);
   for (const secret of ['sk_sandbox_alpha', 'sk_sandbox_bravo'])
     expect((await withdraw(url, { key: 'reloaded', secret })).status).toBe(201);
   const shown = await idle(adminUrl);
@@ -370,7 +370,7 @@ it('merchants that a reload names get series, and those that it no longer names 
   const bravo = { merchant: 'M-BRAVO', outcome: 'executed' };
   expect(shown.value('oncegate_merchant_requests_total', bravo)).toBe(1);
   expect(shown.value('oncegate_merchant_requests_total', others)).toBe(before + 1);
-  reload(['M-ALPHA', 'M-BRAVO']);
+  await reload(['M-ALPHA', 'M-BRAVO']);
   expect((await withdraw(url, { key: 'again' })).status).toBe(201);
   const again = await idle(adminUrl);
   const alpha = { merchant: 'M-ALPHA', outcome: 'executed' };
