@@ -27,7 +27,9 @@ export function createAdmin(source: AdminSource, tools: AdminTools): Express {
   const bySession = Router().use(checkHost(tools.options), checkOrigin, requireSession(sessions));
   // Without a token, everyone who can reach the port could release a key.
   const byToken = token === undefined ? refuseOff : checkToken('/records', { token, tokens: [] });
-  const hasConsole = isOn && (token !== undefined || tokens.length > 0);
+  // What may read the metrics only logs nobody in.
+  const options = { ...tools.options, tokens: tokens.filter(({ only }) => only === undefined) };
+  const hasConsole = isOn && (token !== undefined || options.tokens.length > 0);
   const app = express();
   app.disable('x-powered-by').disable('etag');
   app.use(securityHeaders);
@@ -56,7 +58,7 @@ export function createAdmin(source: AdminSource, tools: AdminTools): Express {
     (req, res, next) => (hasConsole && isFromPage(req) ? bySession : byToken)(req, res, next),
     recordsRoutes(source.desk, tools.emit),
   );
-  if (hasConsole) app.use('/console', consoleRoutes(source, tools, tries, sessions));
+  if (hasConsole) app.use('/console', consoleRoutes(source, { ...tools, options }, tries, sessions));
   else app.use('/console', (_req, res) => refuse(res, 'console_off', whyOff(isOn)));
   app.use((_req, res) =>
     refuse(res, 'not_found', 'The paths are /, /healthz, /readyz, /metrics, /records and /console/.'),

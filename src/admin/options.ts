@@ -5,7 +5,7 @@ import * as z from 'zod';
 const TAKEN = ['admin', 'lookup'];
 
 /** `admin.tokens`: who may log in to the console, and scrape. */
-const consoleTokenOptions = z.strictObject({
+const ownTokenOptions = z.strictObject({
   /** The audit trail and the log have this name for what is done with the token. */
   name: z
     .string()
@@ -18,6 +18,8 @@ const consoleTokenOptions = z.strictObject({
   token: z.string().min(16),
   /** What it permits beside reading. `resolve`: resolve keys in doubt. `bodies`: see stored responses completely. */
   may: z.array(z.enum(['resolve', 'bodies'])).default([]),
+  /** `metrics`: for a Prometheus. It reads /metrics, and nothing else. */
+  only: z.literal('metrics').optional(),
 });
 
 /** A name of a host, without a port. Addresses need not be listed. */
@@ -37,7 +39,7 @@ export const adminOptions = z
     /** The page for people at /console/. It needs a token to log in with: without any token it is off. */
     console: z.boolean().default(true),
     /** Further tokens, for the console and /metrics: one for each person, team or program. `token` also logs in, and may read and resolve. */
-    tokens: z.array(consoleTokenOptions).max(100).default([]),
+    tokens: z.array(ownTokenOptions).max(100).default([]),
     /**
      * Names under which browsers may reach the console. Addresses, localhost and `host` need not be listed. If there are any,
      * and on a loopback address in any case, requests for other names are refused.
@@ -51,7 +53,13 @@ export const adminOptions = z
     const names = new Set<string>();
     // The audit trail must be able to tell who it was.
     const known = new Set([token]);
-    for (const [i, { name, token: own }] of tokens.entries()) {
+    for (const [i, { name, token: own, may, only }] of tokens.entries()) {
+      if (only && may.length > 0)
+        context.addIssue({
+          code: 'custom',
+          path: ['tokens', i, 'may'],
+          message: 'contradicts only: metrics',
+        });
       if (names.has(name))
         context.addIssue({ code: 'custom', path: ['tokens', i, 'name'], message: 'is used twice' });
       if (known.has(own))

@@ -12,6 +12,7 @@ import type { Stack } from './stack.ts';
 export const ADMIN_TOKEN = 'a token of the administrators';
 export const SUPPORT_TOKEN = 'a token of the support';
 export const READER_TOKEN = 'a token that only reads';
+export const METRICS_TOKEN = 'a token of a Prometheus';
 
 /** Section `admin` with a token of each kind. `host` and `port` are those of tests. */
 export const consoleOptions = {
@@ -19,6 +20,7 @@ export const consoleOptions = {
   tokens: [
     { name: 'support', token: SUPPORT_TOKEN, may: ['bodies' as const] },
     { name: 'reader', token: READER_TOKEN },
+    { name: 'prometheus', token: METRICS_TOKEN, only: 'metrics' as const },
   ],
 };
 

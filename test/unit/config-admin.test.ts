@@ -47,6 +47,11 @@ describe('the tokens of the console', () => {
       [`{ tokens: [{ name: "a\\nb", token: ${TOKEN} }] }`, /admin\.tokens\[0\]\.name: .*must have 1 to 32/],
       [`{ tokens: [{ name: a, token: hunter2 }] }`, /admin\.tokens\[0\]\.token: /],
       [`{ tokens: [{ name: a, token: ${TOKEN}, may: [all] }] }`, /admin\.tokens\[0\]\.may\[0\]: /],
+      [`{ tokens: [{ name: a, token: ${TOKEN}, only: records }] }`, /admin\.tokens\[0\]\.only: .*metrics/],
+      [
+        `{ tokens: [{ name: a, token: ${TOKEN}, only: metrics, may: [bodies] }] }`,
+        /admin\.tokens\[0\]\.may: .*contradicts only: metrics/,
+      ],
       [`{ token: ${TOKEN}, tokens: [{ name: a, token: ${TOKEN} }] }`, /tokens\[0\]\.token: .*is used twice/],
       [
         `{ tokens: [{ name: a, token: ${TOKEN} }, { name: a, token: ${TOKEN}2 }] }`,

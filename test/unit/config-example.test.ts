@@ -13,7 +13,7 @@ const text = readFileSync(FILE, 'utf8');
 const OPTIONS = [...optionPaths(configSchema)];
 
 /** Enables every option that is commented out. */
-const enabled = (yaml: string) => yaml.replace(/^( +)#(?=\w)/gm, '$1');
+const enabled = (yaml: string) => yaml.replace(/^( +)#(?=\w|- )/gm, '$1');
 /** The section `store` that is commented out. */
 const redisStore = (/^#store:\n(?:#.*\n)+/m.exec(text)?.[0] ?? '').replace(/^#/gm, '');
 
@@ -25,6 +25,7 @@ const backendKeys = (
 const ENV = {
   REDIS_URL: 'rediss://user:password@redis.internal:6380/1',
   ONCEGATE_ADMIN_TOKEN: 'an-admin-token-of-some-length',
+  ONCEGATE_METRICS_TOKEN: 'a-token-of-a-prometheus',
   ONCEGATE_SUPPORT_TOKEN: 'another-token-of-some-length',
   ONCEGATE_PEPPER: 'a-pepper-of-some-length',
   ONCEGATE_STORE_KEY: 'ab'.repeat(32),

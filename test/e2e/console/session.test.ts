@@ -8,7 +8,9 @@ import {
   ADMIN_TOKEN,
   adminPortOf,
   codeOf,
+  consoleOptions,
   loggedIn,
+  METRICS_TOKEN,
   READER_TOKEN,
   SUPPORT_TOKEN,
   TestBrowser,
@@ -38,6 +40,14 @@ describe('a login', () => {
       'support',
       'reader',
     ]);
+  });
+
+  it('with a token for the metrics alone is refused, and opens no console', async () => {
+    const { url } = await open();
+    expect(codeOf(await new TestBrowser(url).login(METRICS_TOKEN))).toBe('401 wrong_token');
+    const tokens = consoleOptions.tokens.filter(({ name }) => name === 'prometheus');
+    const alone = await open({ admin: { token: undefined, tokens } });
+    expect(codeOf(await new TestBrowser(alone.url).login(METRICS_TOKEN))).toBe('404 console_off');
   });
 
   it('gets a cookie that scripts, other sites and other paths do not', async () => {

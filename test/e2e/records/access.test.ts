@@ -9,6 +9,7 @@ import {
   codeOf,
   consoleOptions,
   loggedIn,
+  METRICS_TOKEN,
   READER_TOKEN,
   SUPPORT_TOKEN,
 } from '../../support/console.ts';
@@ -95,6 +96,7 @@ describe('the records of the admin port', () => {
       ['nobody', {}, all('401 token_required')],
       ['a wrong token', bearer('a wrong token'), all('401 wrong_token')],
       ['a token of a person as bearer', bearer(ADA_TOKEN), all('401 wrong_token')],
+      ['a token for the metrics', bearer(METRICS_TOKEN), all('401 wrong_token')],
       ['admin.token', bearer(ADMIN_TOKEN), ['200', '200', '200', '403 not_permitted', '409 changed']],
       [
         'a session of admin.token',

@@ -5,6 +5,7 @@ import {
   ADMIN_TOKEN,
   adminPortOf,
   codeOf,
+  METRICS_TOKEN,
   READER_TOKEN,
   SUPPORT_TOKEN,
   TestBrowser,
@@ -54,7 +55,7 @@ describe('a wrong bearer token', () => {
 
   it('is every token but admin.token for records, and none of the console for metrics', async () => {
     const { ask, log } = await open();
-    for (const token of [ADMIN_TOKEN, SUPPORT_TOKEN, READER_TOKEN])
+    for (const token of [ADMIN_TOKEN, SUPPORT_TOKEN, READER_TOKEN, METRICS_TOKEN])
       expect((await ask(token)).status).toBe(200);
     for (const token of [SUPPORT_TOKEN, READER_TOKEN])
       for (const path of ['/records', `/records/${'0'.repeat(64)}`])
