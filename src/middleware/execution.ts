@@ -1,5 +1,8 @@
 import type { IncomingMessage } from 'node:http';
-import { contextOf } from '../lib/context.ts';
+// biome-ignore lint/suspicious/noTsIgnore: where the types are found, there is no error to expect.
+/** @ts-ignore: without @types/express it is `any`. Those of the application are found, for Express 4 or 5. */
+import type { Request as ExpressRequest } from 'express';
+import { contextOf, type Merchant } from '../lib/context.ts';
 import type { Exchange } from '../lib/exchange.ts';
 import type { Recording } from './recording.ts';
 
@@ -39,9 +42,16 @@ declare global {
     interface Request {
       /** Set for a request that `idempotency` of oncegate protects. */
       idempotency?: Idempotency;
+      /** Set by `bearerAuth` of oncegate. */
+      merchant?: Merchant;
     }
   }
 }
+
+/** The request that functions of the application get: Express's own, with what the application adds to its type. */
+export type HandlerRequest = 0 extends 1 & ExpressRequest
+  ? IncomingMessage & Express.Request
+  : ExpressRequest;
 
 /** What the handler gets as `req.idempotency`. */
 export function handlerView(req: IncomingMessage, recording: Recording, maySend: () => boolean): Idempotency {

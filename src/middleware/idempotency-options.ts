@@ -15,7 +15,7 @@ import { DEFAULT_LAYERS } from '../ledger/record-id.ts';
 import { systemClock, within } from '../lib/clock.ts';
 import type { LookupAnswer } from '../lib/exchange.ts';
 import type { Logger } from '../telemetry/logger.ts';
-import type { Idempotency } from './execution.ts';
+import type { HandlerRequest, Idempotency } from './execution.ts';
 import type { Metrics } from './metrics.ts';
 import type { IdempotencyStore, OpenedStore } from './stores.ts';
 
@@ -73,9 +73,10 @@ export interface IdempotencyOptions {
   store: IdempotencyStore;
   /**
    * The merchant (the tenant, the customer) whose key this is: 1 to 255 printable ASCII characters. Two merchants may use the
-   * same key. Default: the merchant that `bearerAuth` has found.
+   * same key. Take it from what your application has authenticated. `undefined`: nobody is, and a request with a key gets 401. Default:
+   * the merchant that `bearerAuth` has found.
    */
-  merchant?: (req: IncomingMessage) => string;
+  merchant?(req: HandlerRequest): string | undefined;
   /** Name of the operation, in metrics, the log and records. A word in lower case. Default `handler`. */
   operation?: string;
   /**
@@ -124,7 +125,7 @@ export interface IdempotencyOptions {
    * What is compared when a key is used again. Default: the raw body, or what a body parser has made of it. Needed behind
    * parsers of uploads.
    */
-  body?: (req: IncomingMessage) => string | Buffer;
+  body?(req: HandlerRequest): string | Buffer;
   /** Metrics that it shares with others, of {@link createMetrics}. Default: metrics of its own. */
   metrics?: Metrics;
   /** A pino logger. Default: one that writes warnings and errors to standard output. */

@@ -21,7 +21,7 @@ import { type Emit, Events } from '../telemetry/emit.ts';
 import { createLogger } from '../telemetry/logger.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
 import { bodyOf, type ParsedRequest } from './body.ts';
-import { executions, handlerView, type Idempotency } from './execution.ts';
+import { executions, type HandlerRequest, handlerView, type Idempotency } from './execution.ts';
 import {
   checkLifetimes,
   handlerLookups,
@@ -135,11 +135,13 @@ class Handlers {
       };
       void admitted(req, res, (refusal) => {
         if (refusal !== undefined) return refuse(refusal);
+        let stranger: Problem | undefined;
         try {
-          this.#identify(req);
+          stranger = this.#identify(req);
         } catch (error) {
           return next(error);
         }
+        if (stranger) return refuse(stranger);
         void protectedBy(req, res, (error) => {
           if (error !== undefined) return refuse(error);
           const context = contextOf(req);
@@ -162,18 +164,12 @@ class Handlers {
     await this.#engine.close(leftMs());
   }
 
-  #identify(req: Request): void {
+  /** @returns the refusal of a request with a key whose merchant the application does not know */
+  #identify(req: Request): Problem | undefined {
     const { operation: name, key, inDoubt, waitMs, release, unknown } = this.#policy;
     const context = contextOf(req);
-    const { merchant = (of: Request) => of.merchant?.code } = this.#options;
+    const { merchant = (of: HandlerRequest) => of.merchant?.code } = this.#options;
     const isProtected = key !== 'none' && !isSafe(req.method);
-    const hasKey = isProtected && keyFields(req, this.#policy.headers).length > 0;
-    const code = hasKey ? merchant(req) : undefined;
-    if (hasKey && (typeof code !== 'string' || !MERCHANT.test(code)))
-      throw new TypeError(
-        'idempotency: merchant: must return 1 to 255 printable ASCII characters for every request with a key',
-      );
-    context.merchant = { code: code ?? '', keyId: req.merchant?.keyId ?? '', scopes: ['*'] };
     context.identity = {
       operation: { name, idempotency: { key, inDoubt, waitMs, release, unknown } },
       scopes: [],
@@ -181,6 +177,15 @@ class Handlers {
       isProtected,
       keyRequired: isProtected && key === 'required',
     };
+    const hasKey = isProtected && keyFields(req, this.#policy.headers).length > 0;
+    const code = hasKey ? merchant(req as HandlerRequest) : undefined;
+    if (hasKey && code === undefined) return unauthenticated();
+    if (hasKey && (typeof code !== 'string' || !MERCHANT.test(code)))
+      throw new TypeError(
+        'idempotency: merchant: must return 1 to 255 printable ASCII characters for every request with a key, or undefined',
+      );
+    context.merchant = { code: code ?? '', keyId: req.merchant?.keyId ?? '', scopes: ['*'] };
+    return undefined;
   }
 
   async #takeBody(req: ParsedRequest, res: ServerResponse): Promise<'read' | 'gone' | Problem> {
@@ -189,7 +194,7 @@ class Handlers {
     const context = contextOf(req);
     const { body } = this.#options;
     if (body) {
-      const compared = body(req);
+      const compared = body(req as HandlerRequest);
       if (typeof compared !== 'string' && !(compared instanceof Uint8Array))
         throw new TypeError('idempotency: body: must return a string or a Buffer');
       context.body = Buffer.from(compared as string);
@@ -320,6 +325,12 @@ function keyFields({ headers, rawHeaders }: IncomingMessage, names: readonly str
     return (isAsSent ? sent : [now ?? []].flat()).flatMap((value) => [name, String(value)]);
   });
 }
+
+/** The refusal of a request whose merchant the application does not know. A 401 must have a challenge (RFC 9110). */
+const unauthenticated = (): Problem =>
+  problem('missing_credentials', 'The application has authenticated no merchant. Nothing was executed.', {
+    headers: { 'WWW-Authenticate': 'Bearer' },
+  });
 
 /** The answer when the handler is late. Its key is still being executed, so retries get 409 `request_in_flight` until it ends. */
 const handlerLate = (): Problem =>

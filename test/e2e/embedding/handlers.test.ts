@@ -310,6 +310,27 @@ describe('idempotency()', () => {
     expect((await send(url, { headers })).headers).not.toHaveProperty('idempotent-replayed');
   });
 
+  it('answers 401 to a key whose merchant the application does not know, and asks for none without a key', async () => {
+    const merchant = (req: Request & { user?: { tenant: string } }) => req.user?.tenant;
+    const { url, post } = await embed(
+      (to, protect) => {
+        to.use((req, _res, next) => {
+          if (req.headers.cookie) Object.assign(req, { user: { tenant: 'a' } });
+          next();
+        });
+        to.post('/payouts', protect, (req, res) =>
+          res.json({ merchant: req.idempotency?.merchant ?? 'none' }),
+        );
+      },
+      { merchant },
+    );
+    const refused = await post('k-1');
+    expect([refused.status, codeOf(refused)]).toEqual([401, 'missing_credentials']);
+    expect(refused.headers['www-authenticate']).toBe('Bearer');
+    expect((await post('k-1', { headers: { cookie: 'session=1' } })).json()).toEqual({ merchant: 'a' });
+    expect((await send(url, { method: 'POST', path: '/payouts' })).json()).toEqual({ merchant: 'none' });
+  });
+
   it('takes the key as the middleware in front has changed it in req.headers', async () => {
     const runs: string[] = [];
     const { url } = await embed(
