@@ -13,12 +13,19 @@ import { forwardAuthorization } from '../keys/authorization-header.ts';
 import { systemClock } from '../lib/clock.ts';
 import { findContext } from '../lib/context.ts';
 import { asReceived, type Exchange, releaseAfter } from '../lib/exchange.ts';
-import { isProblem, problemDocument, sendProblem } from '../lib/problem.ts';
+import {
+  isProblem,
+  type Problem,
+  type ProblemDocument,
+  problem,
+  problemDocument,
+  sendProblem,
+} from '../lib/problem.ts';
 import { findClientInExpress } from '../requests/client-address.ts';
 import { HOPS } from '../requests/fields.ts';
 import { newRequestId } from '../telemetry/access.ts';
 import { bodyOf, type ParsedRequest } from './body.ts';
-import { executionOf } from './execution.ts';
+import { executionOf, type HandlerRequest } from './execution.ts';
 import { writeResponse } from './respond.ts';
 
 /** Options of {@link forward}. Times are in milliseconds. */
@@ -54,7 +61,7 @@ export interface ForwardOptions {
   /** What becomes of the Authorization header. Default `keep`. */
   authorization?: 'keep' | 'strip';
   /** The request target for the backend. Default: the target as received. */
-  target?: (req: IncomingMessage) => string;
+  target?(req: HandlerRequest): string;
 }
 
 const { connectTimeoutMs, maxConnections, maxQueued, queueTimeoutMs } = upstreamOptions.shape;
@@ -88,7 +95,8 @@ type Request = ParsedRequest & { merchant?: { code: string } };
  * disconnects.
  *
  * Place it before body parsers, or keep the raw body in `req.rawBody`: the backend must get the merchant's bytes. Parsers
- * decompress, so of a request with a Content-Encoding neither `req.rawBody` nor `req.body` is sent.
+ * decompress, so of a request with a Content-Encoding neither `req.rawBody` nor `req.body` is sent. A request whose bytes are gone
+ * gets 500, which names the parser.
  *
  * @param options `upstream` is needed
  * @returns the handler
@@ -112,7 +120,7 @@ export function forward(options: ForwardOptions): ForwardHandler {
     const execution = executionOf(req);
     const request = {
       method: req.method ?? '',
-      target: target(req),
+      target: target(req as HandlerRequest),
       headers: headersOf(req, requestId),
       body,
     };
@@ -128,11 +136,11 @@ export function forward(options: ForwardOptions): ForwardHandler {
     const requestId = findContext(req)?.requestId ?? newRequestId(req);
     const body = execution ? execution.rawBody : await rawBodyOf(req, settings);
     if (body === 'gone') return;
+    if (!body) {
+      const refusal = problemDocument(parsedBefore(req), requestId);
+      return execution ? execution.conclude(refused(refusal)) : sendProblem(res, refusal);
+    }
     if (isProblem(body)) return sendProblem(res, problemDocument(body, requestId));
-    if (!body)
-      throw new Error(
-        'a body parser has read or decompressed the body before forward(): place forward() before it, or keep the bytes in req.rawBody',
-      );
     const exchange = await send(req, res, body, requestId);
     if (execution)
       return execution.conclude(
@@ -170,6 +178,25 @@ function headersMaker(forwarding: 'keep' | 'strip') {
       hops: req.headers[HOPS] as string | undefined,
     });
 }
+
+/** The refusal of a request whose bytes a body parser has taken. Who deploys the application reads it, as a warning of Node too. */
+function parsedBefore({ headers, body }: Request): Problem {
+  const type = headers['content-type'] ?? '';
+  let parser = /\bjson\b/i.test(type) ? 'express.json()' : 'A body parser';
+  if (/urlencoded/i.test(type)) parser = 'express.urlencoded()';
+  if (typeof body === 'string') parser = 'express.text()';
+  if (Buffer.isBuffer(body)) parser = 'express.raw()';
+  const detail = `${parser}, or a parser like it, has read or decompressed the body before forward(): place forward() before it. Nothing was sent.`;
+  process.emitWarning(detail, 'oncegate');
+  return problem('internal_error', detail);
+}
+
+/** The refusal as the response of a handler that has done nothing. */
+const refused = ({ status, headers, body }: ProblemDocument): Exchange => ({
+  kind: 'complete',
+  response: { status, headers: Object.entries(headers).flat(), body: Buffer.from(body) },
+  said: 'not_executed',
+});
 
 /** The bytes of the body, unless a parser has read them and only its result is there. */
 async function rawBodyOf(req: Request, limits: { bodyBytes: number; bodyTimeoutMs: number }) {

@@ -8,7 +8,7 @@ import { pino } from 'pino';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { forward, metricsMiddleware } from '../../../src/index.ts';
 import { httpBackend } from '../../support/backend.ts';
-import { send } from '../../support/client.ts';
+import { send, type TestRequest } from '../../support/client.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { openSandbox } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
@@ -159,8 +159,12 @@ describe('forward()', () => {
     expect([next.status, next.body.length]).toEqual([200, 3_000_000]);
   });
 
-  it('refuses a body that a parser has read or decompressed, and frees the key', async () => {
+  it('answers 500 that names the parser which has read or decompressed the body, and frees the key', async () => {
     const sent: Buffer[] = [];
+    const warnings: string[] = [];
+    const onWarning = ({ name, message }: Error) => name === 'oncegate' && warnings.push(message);
+    process.on('warning', onWarning);
+    onTestFinished(() => void process.off('warning', onWarning));
     const backend = await httpBackend((req, res) => {
       req.on('data', (bytes) => sent.push(bytes)).once('end', () => res.end('{}'));
     });
@@ -170,18 +174,31 @@ describe('forward()', () => {
       app.use('/parsed', express.json());
       app.use('/kept', express.json({ verify }));
       app.use('/bytes', express.raw({ type: '*/*' }));
+      app.use('/form', express.urlencoded());
+      app.use('/text', express.text());
+      app.use('/unprotected', express.json(), toBackend);
       app.use(protect, toBackend);
     });
     onTestFinished(() => toBackend.close());
     const body = gzipSync('{"amount":10}');
     const compressed = { body, headers: { 'content-encoding': 'gzip' } };
-    for (const request of [
-      { path: '/parsed' },
-      { path: '/kept', ...compressed },
-      { path: '/bytes', ...compressed },
-    ]) {
+    const type = (type: string) => ({ headers: { 'content-type': type }, body: 'amount=10' });
+    const requests: [parser: string, request: TestRequest][] = [
+      ['express.json()', { path: '/parsed' }],
+      ['express.json()', { path: '/unprotected' }],
+      ['express.json()', { path: '/kept', ...compressed }],
+      ['express.raw()', { path: '/bytes', ...compressed }],
+      ['express.urlencoded()', { path: '/form', ...type('application/x-www-form-urlencoded') }],
+      ['express.text()', { path: '/text', ...type('text/plain') }],
+    ];
+    for (const [parser, request] of requests) {
       const answer = await post(`k-${request.path}`, request);
-      expect([answer.status, codeOf(answer)]).toEqual([502, 'upstream_unreachable']);
+      expect([answer.status, codeOf(answer)]).toEqual([500, 'internal_error']);
+      const { detail } = answer.json() as { detail: string };
+      expect(detail).toBe(
+        `${parser}, or a parser like it, has read or decompressed the body before forward(): place forward() before it. Nothing was sent.`,
+      );
+      await until(() => warnings.includes(detail));
     }
     expect(sent).toEqual([]);
     for (const path of ['/kept', '/bytes']) expect((await post(`k-${path}`, { path })).status).toBe(200);
