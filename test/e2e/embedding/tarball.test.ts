@@ -175,7 +175,7 @@ it.skipIf(oldNode === undefined)('tells a real old Node which version it needs',
   const main = join(folder, 'package/contents/dist/main.js');
   const { status, stdout, stderr } = spawnSync(`${oldNode}`, [main, '--help'], { encoding: 'utf8' });
   expect([status, stdout]).toEqual([1, '']);
-  expect(stderr).toMatch(/^oncegate: Node 24\.18 or newer is needed, and \S+ is Node [\d.]+\.\n$/);
+  expect(stderr).toMatch(/^oncegate: Node 24\.18 or newer is needed, and \S+ is Node [\d.]+: .*\.\n$/);
 });
 
 it('installs no OpenTelemetry, and says what to install for tracing.endpoint', () => {
