@@ -37,17 +37,29 @@ export class Help extends Error {
  */
 export function explainFailure(error: unknown): { message: string; code: number } {
   if (error instanceof Exit) return error;
-  const { code, message, name, address, port } = error as NodeJS.ErrnoException & {
-    address?: string;
-    port?: number;
-  };
+  const { code, message, name, address, port, options } = error as PortError;
   if (name === 'ConfigError' || name === 'SocketRefused') return { message, code: 78 };
+  const from = options ? ` (${options})` : '';
   if (code === 'EADDRINUSE')
-    return { message: `port ${port} on ${address} is in use by another process`, code: 1 };
+    return { message: `port ${port} on ${address} is in use by another process${from}`, code: 1 };
   if (code === 'EACCES' && port !== undefined)
-    return { message: `port ${port} may not be used by this user`, code: 1 };
+    return { message: `port ${port} may not be used by this user${from}`, code: 1 };
   if (name === 'StoreUnavailable') return { message, code: 69 };
   return { message, code: 1 };
+}
+
+type PortError = NodeJS.ErrnoException & { address?: string; port?: number; options?: string };
+
+/**
+ * Adds the names of the options that set a port to the error of a server that cannot listen on it.
+ *
+ * @param ports by the names of their options
+ */
+export function namingPort(ports: Record<string, number>): (error: PortError) => never {
+  return (error) => {
+    const options = Object.keys(ports).filter((option) => ports[option] === error.port);
+    throw Object.assign(error, { options: options.join(' and ') });
+  };
 }
 
 /**

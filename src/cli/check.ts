@@ -146,7 +146,7 @@ async function portWarnings({ listen: merchants, admin }: Config): Promise<strin
         code === 'EADDRINUSE'
           ? 'is in use, by a running gateway or another process'
           : `cannot be used: ${code}`;
-      warnings.push(`${section}: port ${port} on ${host} ${why}`);
+      warnings.push(`${section}: port ${port} on ${host} ${why} (${section}.port)`);
     }
   }
   for (const server of servers) server.close();

@@ -1,6 +1,6 @@
 import { SANDBOX_MERCHANTS } from '../sandbox/merchants.ts';
 import { createSandbox } from '../sandbox/sandbox.ts';
-import { Exit, FLAG, portOf, readArguments, TEXT, type Terminal } from './arguments.ts';
+import { Exit, FLAG, namingPort, portOf, readArguments, TEXT, type Terminal } from './arguments.ts';
 
 const USAGE = `oncegate sandbox [options]
 
@@ -25,10 +25,11 @@ const OPTIONS = { host: TEXT, port: TEXT, db: TEXT, fault: TEXT, lookup: FLAG };
 
 export async function sandbox(args: string[], { env, stdout }: Terminal): Promise<void> {
   const { host, port, db, fault, lookup } = readArguments(args, OPTIONS, USAGE);
+  const wanted = portOf(port, 9000);
   const { url, close } = await createSandbox({
-    ...{ host, port: portOf(port, 9000), databasePath: db, usualFaults: fault },
+    ...{ host, port: wanted, databasePath: db, usualFaults: fault },
     lookupToken: lookup ? lookupToken(env) : undefined,
-  });
+  }).catch(namingPort({ '--port': wanted }));
   process.once('SIGTERM', close).once('SIGINT', close);
   stdout.write(`${JSON.stringify({ sandbox: 'listening', url })}\n`);
 }

@@ -8,7 +8,7 @@ import { systemClock } from '../lib/clock.ts';
 import { thisBuild } from '../lib/program.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
-import { readArguments, required, TEXT, type Terminal } from './arguments.ts';
+import { namingPort, readArguments, required, TEXT, type Terminal } from './arguments.ts';
 import { ConfigFile } from './config-file.ts';
 
 const USAGE = `oncegate serve --config FILE
@@ -24,7 +24,9 @@ export async function serve(args: string[], { env }: Terminal): Promise<void> {
 
 /** Runs the gateway of a configuration file, for `serve --config` and for `start --config`. */
 export async function serveFile(file: string, env: NodeJS.ProcessEnv): Promise<void> {
-  const starting = startGateway(loadConfig(file, env), { env }, file);
+  const config = loadConfig(file, env);
+  const ports = { 'listen.port': config.listen.port, 'admin.port': config.admin.port };
+  const starting = startGateway(config, { env }, file).catch(namingPort(ports));
   shutDownOnSignal(starting);
   await starting;
 }

@@ -5,7 +5,7 @@ import type { Config } from '../config/schema.ts';
 import { makeFolder } from '../lib/files.ts';
 import { programFile } from '../lib/program.ts';
 import { createSandbox, type Sandbox } from '../sandbox/sandbox.ts';
-import { Exit, portOf, readArguments, TEXT, type Terminal } from './arguments.ts';
+import { Exit, namingPort, portOf, readArguments, TEXT, type Terminal } from './arguments.ts';
 import { type RunningGateway, serveFile, shutDownOnSignal, startGateway } from './serve.ts';
 
 const USAGE = `oncegate start [--config FILE]
@@ -49,8 +49,11 @@ async function startWithSandbox(options: SandboxArguments, { stdout, env }: Term
     admin: portOf(options['admin-port'], config.admin.port),
     sandbox: portOf(options['sandbox-port'], 9000),
   };
-  const sandbox = await openSandbox(data, ports.sandbox, options.fault);
-  const starting = startGateway(withArguments(config, data, sandbox.url, ports), { env });
+  const named = namingPort({
+    ...{ '--port': ports.gateway, '--admin-port': ports.admin, '--sandbox-port': ports.sandbox },
+  });
+  const sandbox = await openSandbox(data, ports.sandbox, options.fault).catch(named);
+  const starting = startGateway(withArguments(config, data, sandbox.url, ports), { env }).catch(named);
   starting.catch(() => sandbox.close());
   shutDownOnSignal(starting, () => sandbox.close());
   stdout.write(tour(await starting, sandbox));

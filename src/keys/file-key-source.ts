@@ -1,4 +1,5 @@
 import { hash } from 'node:crypto';
+import { existsSync } from 'node:fs';
 import { messageOf, readBounded } from '../lib/files.ts';
 import { Followed, type Version } from '../lib/followed.ts';
 import type { Emit } from '../telemetry/emit.ts';
@@ -49,10 +50,13 @@ export class FileKeySource implements KeySource {
       const { id, load } = await readKeys(options);
       return new FileKeySource(options, id, await load());
     } catch (error) {
+      const { path } = options;
       const lines = messageOf(error).split('\n');
-      throw new Error(
-        `the key file ${options.path} is refused:\n${lines.map((line) => `  ${line}`).join('\n')}`,
-      );
+      if (!existsSync(path)) {
+        lines.push(`oncegate keys issue --file ${path} --merchant CODE makes it, with a first secret key;`);
+        lines.push('oncegate init makes a configuration and its key file');
+      }
+      throw new Error(`the key file ${path} is refused:\n${lines.map((line) => `  ${line}`).join('\n')}`);
     }
   }
 

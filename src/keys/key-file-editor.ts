@@ -81,14 +81,21 @@ export class KeyFileEditor {
 
   /** Sets the time of a key, to an earlier one if it has one; ISO 8601. @throws KeysNotEdited */
   setTime(merchantCode: string, id: string, member: 'expiresAt' | 'revokedAt', time: string): void {
-    const merchant = this.#merchant(merchantCode);
-    const keys = merchant ? listIn(merchant, 'keys').items : [];
-    const key = keys.find((item) => isMap(item) && item.get('id') === id);
-    if (!isMap(key)) throw new KeysNotEdited(`the merchant ${merchantCode} has no key with the id ${id}`);
+    const { key } = this.#place(merchantCode, id);
     const before = this.find(merchantCode, id)?.[member];
     if (before !== undefined && before <= Date.parse(time))
       throw new KeysNotEdited(`its ${member} is ${new Date(before).toISOString()} already`);
     key.set(member, time);
+    this.#check(merchantCode, id);
+  }
+
+  /** Removes a key, and its merchant with the last one. @throws KeysNotEdited */
+  remove(merchantCode: string, id: string): void {
+    const { merchant, keys, key } = this.#place(merchantCode, id);
+    const [list, item] =
+      keys.items.length > 1 ? [keys, key] : [listIn(this.#document.contents, 'merchants'), merchant];
+    list.delete(list.items.indexOf(item));
+    if (list.items.length === 0) list.flow = true;
     this.#check(merchantCode, id);
   }
 
@@ -131,6 +138,15 @@ export class KeyFileEditor {
     if (!isDeepStrictEqual(others(changed), others(this.#file)))
       throw new KeysNotEdited('the change would alter another key: change the file by hand');
     this.#file = changed;
+  }
+
+  /** Where a key is written. @throws KeysNotEdited */
+  #place(merchantCode: string, id: string): { merchant: YAMLMap; keys: YAMLSeq; key: YAMLMap } {
+    const merchant = this.#merchant(merchantCode);
+    const keys = merchant && listIn(merchant, 'keys');
+    const key = keys?.items.find((item) => isMap(item) && item.get('id') === id);
+    if (merchant && keys && isMap(key)) return { merchant, keys, key };
+    throw new KeysNotEdited(`the merchant ${merchantCode} has no key with the id ${id}`);
   }
 
   #merchant(code: string): YAMLMap | undefined {

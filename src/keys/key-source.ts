@@ -107,7 +107,7 @@ const SOON_MS = 30 * 24 * 3_600_000;
 const MAX_NAMES = 5;
 
 /** Scopes that name no declared operation. */
-const BUILT_IN_SCOPES = ['*', 'undeclared', 'other'];
+export const BUILT_IN_SCOPES = ['*', 'undeclared', 'other'];
 
 /** Problems with the keys that an operator should know of, one line each. Revoked keys are expected, so no line names them. */
 export function keyWarnings(

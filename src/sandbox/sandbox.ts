@@ -115,13 +115,7 @@ async function serve(request: IncomingMessage, response: ServerResponse, backend
 
 /** Resolves to the port, also if `port` is 0. */
 async function listen(server: Server, host: string, port: number): Promise<number> {
-  try {
-    server.listen(port, host);
-    await once(server, 'listening');
-  } catch (error) {
-    const { code, message } = error as NodeJS.ErrnoException;
-    const reason = code === 'EADDRINUSE' ? 'the port is in use' : message;
-    throw new Error(`sandbox: cannot listen on ${host}:${port}: ${reason}`, { cause: error });
-  }
+  server.listen(port, host);
+  await once(server, 'listening');
   return (server.address() as AddressInfo).port;
 }

@@ -76,6 +76,19 @@ merchants:
 `);
   });
 
+  it('removes a key, and its merchant with the last one', () => {
+    writeFileSync(path, YAML);
+    const remove = (id: string) => () => editKeyFile(path, (editor) => editor.remove('M-1', id));
+    editKeyFile(path, (editor) => editor.add('M-1', { id: 'b', hash: OTHER_HASH }));
+    remove('b')();
+    expect(text()).toBe(YAML);
+    expect(remove('b')).toThrow('the merchant M-1 has no key with the id b');
+    remove('2026-01')();
+    expect(text()).toBe('# who may call\nmerchants: []\n');
+    writeFileSync(path, `merchants:\n  - { code: M-1, keys: [&a { id: a, hash: "${HASH}" }] }\n  - *a\n`);
+    expect(remove('a')).toThrow();
+  });
+
   it('creates the file and the merchant, readable by its owner only', () => {
     editKeyFile(path, (editor) => editor.add('M-9', { id: '007', hash: HASH }), PEPPER);
     expect(statSync(path).mode & 0o777).toBe(0o600);

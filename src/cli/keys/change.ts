@@ -2,7 +2,7 @@ import { editKeyFile, type KeyFileEditor } from '../../keys/key-file-editor.ts';
 import { hashOf, keyLine } from '../../keys/key-index.ts';
 import { newSecretKey } from '../../keys/secret-key.ts';
 import { Exit, FLAG, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
-import { PLACE_OPTIONS, pepperOf, placeOf, readSecret, timeOf } from './input.ts';
+import { checkScopes, PLACE_OPTIONS, pepperOf, placeOf, readSecret, timeOf } from './input.ts';
 import { stateOf } from './read.ts';
 
 const MIN_SECRET_CHARS = 16;
@@ -56,6 +56,22 @@ export async function revoke(args: string[], terminal: Terminal, usage: string):
   );
 }
 
+/** Removes a key that is revoked or expired, and its merchant with the last one. */
+export async function remove(args: string[], terminal: Terminal, usage: string): Promise<void> {
+  const options = readArguments(args, KEY_OPTIONS, usage);
+  const merchant = required(options.merchant, 'merchant', usage);
+  const id = required(options.id, 'id', usage);
+  const place = await placeOf(options, terminal, usage);
+  editKeyFile(place.path, (editor) => {
+    const key = editor.find(merchant, id);
+    const { state } = key ? stateOf(key, Date.now()) : {};
+    if (state === 'in force' || state === 'not yet valid')
+      throw new Exit(`the key ${id} of the merchant ${merchant} is ${state}: revoke it first`, 1);
+    editor.remove(merchant, id);
+  });
+  terminal.stderr.write(`${place.path}: the key ${id} of the merchant ${merchant} is removed\n`);
+}
+
 /** Adds a secret key that exists already. */
 export async function importKey(args: string[], terminal: Terminal, usage: string): Promise<void> {
   const specific = { scope: SCOPE, expires: TEXT, 'allow-short': FLAG };
@@ -65,6 +81,7 @@ export async function importKey(args: string[], terminal: Terminal, usage: strin
   const id = required(options.id, 'id', usage);
   const expiresAt = expires === undefined ? undefined : timeOf(expires, 'expires', Date.now());
   const place = await placeOf(options, terminal, usage);
+  checkScopes(scopes, place, terminal);
   const pepper = pepperOf(place, terminal);
   const secret = await readSecret(terminal);
   if (secret.length < MIN_SECRET_CHARS && !options['allow-short'])
@@ -87,13 +104,14 @@ export async function printHash(args: string[], terminal: Terminal, usage: strin
 
 /** Makes a secret key, and prints it. @param change writes its hash into the file, and returns what to tell the operator */
 async function addNewKey(
-  options: Parameters<typeof placeOf>[0] & { mode: string },
+  options: Parameters<typeof placeOf>[0] & { mode: string; scope?: string[] },
   terminal: Terminal,
   usage: string,
   change: (editor: KeyFileEditor, hash: string) => string,
 ): Promise<void> {
   const secret = newSecretKey(modeOf(options.mode, usage));
   const place = await placeOf(options, terminal, usage);
+  checkScopes(options.scope, place, terminal);
   const pepper = pepperOf(place, terminal);
   const told = editKeyFile(place.path, (editor) => change(editor, hashOf(pepper, secret)), pepper);
   terminal.stderr.write(`${place.path}: ${told}\n`);

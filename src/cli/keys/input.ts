@@ -3,6 +3,7 @@ import * as z from 'zod';
 import { durationMs } from '../../config/duration.ts';
 import { isSecret } from '../../keys/authorization-header.ts';
 import { type KeyFile, parseKeyFile } from '../../keys/key-file.ts';
+import { BUILT_IN_SCOPES } from '../../keys/key-source.ts';
 import { isMistyped, MISTYPED } from '../../keys/secret-key.ts';
 import { Exit, TEXT, type Terminal } from '../arguments.ts';
 
@@ -11,8 +12,16 @@ export const PLACE_OPTIONS = { config: TEXT, file: TEXT };
 
 const DEFAULT_FILE = './keys.yaml';
 
+/** A key file, and what a configuration says about it, if one was named. */
+interface Place {
+  path: string;
+  pepper?: string | undefined;
+  /** The names of the operations. */
+  operations?: readonly string[];
+}
+
 /**
- * The key file that a command reads or changes, and `auth.pepper` if a configuration with it was named.
+ * The key file that a command reads or changes.
  *
  * @throws {Exit} if `--config` names a configuration without a key file
  */
@@ -20,13 +29,15 @@ export async function placeOf(
   { config, file }: { config?: string | undefined; file?: string | undefined },
   { env }: Terminal,
   usage: string,
-): Promise<{ path: string; pepper?: string | undefined }> {
+): Promise<Place> {
   if (config === undefined) return { path: file ?? DEFAULT_FILE };
   if (file !== undefined) throw new Exit(`name one of --config and --file\n\n${usage}`, 64);
   // Commands with --file do not need it, and loading it takes time.
   const { loadConfig } = await import('../../config/load.ts');
-  const { keys, pepper } = loadConfig(config, env).auth;
-  if (keys.source === 'file') return { path: keys.path, pepper };
+  const { auth, operations } = loadConfig(config, env);
+  const { keys, pepper } = auth;
+  if (keys.source === 'file')
+    return { path: keys.path, pepper, operations: operations.map(({ name }) => name) };
   throw new Exit(
     `${config} has auth.keys.source: upstream: the backend has the keys, and there is no list`,
     78,
@@ -38,6 +49,27 @@ export function pepperOf(place: { pepper?: string | undefined }, { env }: Termin
   const pepper = place.pepper ?? env.ONCEGATE_PEPPER ?? '';
   if (pepper.length < 16) throw new Exit('ONCEGATE_PEPPER must be set, with at least 16 characters', 78);
   return pepper;
+}
+
+/**
+ * Looks for the scopes of a new secret key among the operations. A key with a misspelt scope gets 403.
+ *
+ * @throws {Exit} for a scope that no operation has
+ */
+export function checkScopes(
+  scopes: readonly string[] | undefined,
+  { operations }: Place,
+  terminal: Terminal,
+): void {
+  if (!scopes) return;
+  if (!operations) {
+    terminal.stderr.write('the scopes were not compared with any operations: --config FILE does so\n');
+    return;
+  }
+  const known = [...operations, ...BUILT_IN_SCOPES];
+  const unknown = scopes.find((scope) => !known.includes(scope));
+  if (unknown !== undefined)
+    throw new Exit(`no operation has the scope ${JSON.stringify(unknown)}: there are ${known.join(', ')}`, 1);
 }
 
 /** @throws {Exit} if the file cannot be read */

@@ -99,14 +99,14 @@ describe('check', () => {
     const at = (port: number) => ({ host: '127.0.0.1', port });
     const isInUse = `port ${inUse.port} on 127.0.0.1 is in use, by a running gateway or another process`;
     const cases: [more: MoreConfig, ...warnings: unknown[]][] = [
-      [{ listen: inUse }, `warn listen: ${isInUse}`],
-      [{ admin: inUse }, `warn admin: ${isInUse}`],
+      [{ listen: inUse }, `warn listen: ${isInUse} (listen.port)`],
+      [{ admin: inUse }, `warn admin: ${isInUse} (admin.port)`],
       [{ listen: at(one), admin: at(two) }],
       [{ listen: at(one), admin: at(one) }, expect.stringMatching(`^warn admin: port ${one} .* is in use`)],
       // RFC 5737 reserves this address for documentation, so no machine has it.
       [
         { listen: { host: '192.0.2.1', port: one } },
-        `warn listen: port ${one} on 192.0.2.1 cannot be used: EADDRNOTAVAIL`,
+        `warn listen: port ${one} on 192.0.2.1 cannot be used: EADDRNOTAVAIL (listen.port)`,
       ],
     ];
     for (const [more, ...warnings] of cases) {

@@ -141,15 +141,22 @@ describe('a start that cannot succeed says why in one line', () => {
   it('if a port is in use', async () => {
     const port = Number(new URL(await rawBackend(() => {})).port);
     const taken = { host: '127.0.0.1', port };
-    for (const more of [{ listen: taken }, { admin: taken }]) {
+    const free = { host: '127.0.0.1', port: await freePort() };
+    const cases: [options: string, at: typeof taken, more: MoreConfig][] = [
+      ['listen.port', taken, { listen: taken }],
+      ['admin.port', taken, { admin: taken }],
+      ['listen.port and admin.port', free, { listen: free, admin: free }],
+    ];
+    for (const [options, at, more] of cases) {
       const ended = await serve(more);
       expect(ended.code).toBe(1);
-      expectOneLine(ended, new RegExp(`^oncegate: port ${port} on 127\\.0\\.0\\.1 is in use`));
+      const line = `oncegate: port ${at.port} on 127.0.0.1 is in use by another process (${options})\n`;
+      expectOneLine(ended, line);
     }
     for (const option of ['--port', '--admin-port', '--sandbox-port']) {
       const ended = await startOn(`${option}=${port}`);
       expect([ended.code, ended.stdout]).toEqual([1, '']);
-      expectOneLine(ended, new RegExp(`\\b${port}\\b.* in use`));
+      expectOneLine(ended, new RegExp(`\\b${port}\\b.* in use by another process \\(${option}\\)$`, 'm'));
     }
   });
 

@@ -45,6 +45,45 @@ it('keys hash prints a line with which the key is accepted', async () => {
   expect(JSON.parse(shown.stdout)).toMatchObject({ scopes: ['balance'] });
 });
 
+it('keys issue and import refuse a scope that no operation has, if they know the operations', async () => {
+  const folder = newFolder();
+  const file = configFile(testConfig(folder, 'http://127.0.0.1:9'), folder);
+  const before = readFileSync(join(folder, 'keys.yaml'), 'utf8');
+  const one = ['--config', file, '--merchant', 'M-1', '--id', 'a', '--scope', 'balance'];
+  for (const action of ['issue', 'import']) {
+    const ended = await keys([action, ...one, '--scope', 'withdrw'], { input: 'sk_sandbox_of_another' });
+    expect(ended).toMatchObject({ code: 1, stdout: '' });
+    expect(ended.stderr).toBe(
+      'oncegate: no operation has the scope "withdrw": there are balance, withdraw, checkout, *, undeclared, other\n',
+    );
+  }
+  expect(readFileSync(join(folder, 'keys.yaml'), 'utf8')).toBe(before);
+  expect((await keys(['issue', ...one, '--scope', 'other'])).code).toBe(0);
+  const unknown = await keys(['issue', '--file', newPath(), '--merchant', 'M', '--scope', 'withdrw']);
+  expect([unknown.code, unknown.stderr]).toEqual([
+    0,
+    expect.stringContaining('the scopes were not compared with any operations: --config FILE does so\n'),
+  ]);
+});
+
+it('keys remove takes out a key that is not in force', async () => {
+  const path = newPath();
+  const one = ['--file', path, '--merchant', 'M', '--id', 'a'];
+  await newKey(['issue', ...one]);
+  const remove = () => keys(['remove', ...one]);
+  expect(await remove()).toEqual({
+    ...{
+      code: 1,
+      stdout: '',
+      stderr: 'oncegate: the key a of the merchant M is in force: revoke it first\n',
+    },
+  });
+  await keys(['revoke', ...one]);
+  expect(await remove()).toMatchObject({ code: 0, stdout: '' });
+  expect((await keys(['list', '--file', path, '--json'])).stdout).toBe('[]\n');
+  expect((await remove()).stderr).toBe('oncegate: the merchant M has no key with the id a\n');
+});
+
 it('keys refuses what it cannot do, writes no file, and prints no secret', async () => {
   const NO_PEPPER = { env: { ONCEGATE_PEPPER: '' } };
   const issue = ['issue', '--merchant', 'M'];
