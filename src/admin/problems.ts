@@ -14,18 +14,21 @@ interface RefuseOptions {
   allow?: string;
   /** The record as it is now. */
   record?: RecordView | undefined;
+  /** The id of the record that is absent, or some of those that are meant. */
+  recordIds?: string[];
 }
 
 /** The problem of a code. `detail` is one sentence for a person, without any secret. */
 export function adminProblem(
   code: AdminProblemCode,
   detail: string,
-  { of = 'admin', retryAfterMs, allow, record }: RefuseOptions = {},
+  { of = 'admin', retryAfterMs, allow, record, recordIds }: RefuseOptions = {},
 ): ProblemDocument {
   const [status, title] = adminProblems[code];
   const problem: ConsoleProblem = {
     ...{ type: `urn:oncegate:problem:${of}_${code}`, title, status, detail, code },
     ...(record && { record }),
+    ...(recordIds && { recordIds }),
   };
   return documentOf(status, problem, {
     ...(retryAfterMs !== undefined && { 'Retry-After': String(Math.max(1, Math.ceil(retryAfterMs / 1000))) }),

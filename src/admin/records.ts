@@ -20,6 +20,8 @@ const listQuery = z.object({
     .default('100'),
   cursor: z.string().optional(),
   merchant: z.string().min(1).max(255).optional(),
+  open: z.enum(['true', 'false']).default('false'),
+  request_id: z.string().min(1).max(255).optional(),
 });
 
 const findBody = z.strictObject({
@@ -78,10 +80,12 @@ export function recordsRoutes(desk: Desk, emit: Emit): Router {
         return refuseRecord(
           res,
           'invalid',
-          'in_doubt must be true or false, limit a number, cursor that of an earlier page, and merchant a code.',
+          'in_doubt and open must be true or false, limit a number, cursor that of an earlier page, merchant a code, and request_id a text.',
         );
-      const { in_doubt: inDoubt, limit, cursor, merchant } = data;
-      answer(res, await desk.list({ inDoubt: inDoubt === 'true', limit: Number(limit), cursor, merchant }));
+      const { cursor, merchant, request_id: requestId } = data;
+      const [inDoubt, open] = [data.in_doubt === 'true', data.open === 'true' || data.in_doubt === 'true'];
+      const limit = Number(data.limit);
+      answer(res, await desk.list({ inDoubt, open, limit, cursor, merchant, requestId }));
     })
     .all(allowOnly('GET, HEAD'));
   // By POST, so that idempotency keys do not get into the logs of proxies.
@@ -100,11 +104,11 @@ export function recordsRoutes(desk: Desk, emit: Emit): Router {
   routes
     .route('/:recordId/body')
     .get(requirePermission('bodies'), async (req, res) => {
-      const { recordId } = req.params;
-      const found = await desk.body(recordId, MAX_SHOWN_BYTES);
+      const found = await desk.body(req.params.recordId, MAX_SHOWN_BYTES);
       // Before it is sent, so that no body is read without a trace.
       const client = req.socket.remoteAddress ?? 'unknown';
-      if (found.kind === 'found') emit('body_read', { by: loginOf(res).name, recordId, client });
+      if (found.kind === 'found')
+        emit('body_read', { by: loginOf(res).name, recordId: found.value.recordId, client });
       answer(res, found);
     })
     .all(allowOnly('GET, HEAD'));

@@ -38,13 +38,15 @@
  * | request | request's body | answer | permission |
  * |---|---|---|---|
  * | `GET /console/api/overview?after=UP_MS` | | {@link Overview}, with the samples after that time | read |
- * | `GET /records?in_doubt=true&cursor=CURSOR&merchant=MERCHANT` | | `RecordsPage` | read |
+ * | `GET /records?in_doubt=true&open=true&cursor=CURSOR&merchant=MERCHANT&request_id=ID` | | `RecordsPage` | read |
  * | `POST /records/find` | {@link FindRequest} | `ShownRecord` | read |
  * | `GET /records/RECORD_ID` | | `ShownRecord` | read |
  * | `GET /records/RECORD_ID/body` | | `StoredResponse` with the first MiB of the body; the gateway logs who read it | bodies |
  * | `POST /records/RECORD_ID/resolve` | {@link ResolveForm} | `ResolvedRecord` | resolve |
  *
- * `RECORD_ID` is safe in a fragment or a link.
+ * `RECORD_ID` is safe in a fragment or a link. Its first digits are enough, at least 4; if several ids begin with them, the answer is
+ * 409 `ambiguous`. `request_id` is that of the request that started a record: `open=true` looks among those that are not completed, and
+ * otherwise among all. A page may be empty and have a cursor: `read` says how many records were looked at.
  *
  * ## Headers of requests
  *
@@ -84,6 +86,8 @@ export interface ConsoleProblem {
   code: AdminProblemCode;
   /** The record as it is now, with `alive` and `changed`. */
   record?: RecordView;
+  /** With `absent`, the id of the record that is missing. With `ambiguous`, some of those that begin with the digits. */
+  recordIds?: string[];
 }
 
 // Session

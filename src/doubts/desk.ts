@@ -41,7 +41,9 @@ export interface DeskOptions {
 }
 
 const MAX_LIMIT = 1000;
-/** How many pages one search for the records of a merchant reads. */
+/** How many record ids an ambiguous one is answered with. */
+const MAX_NAMED = 5;
+/** How many pages one search reads. */
 const MAX_SEARCHED_PAGES = 20;
 
 /** Where operators list and show records, and resolve what is in doubt. A failure of the store is an answer, not an exception. */
@@ -56,26 +58,37 @@ export class Desk {
     this.#emit = emit;
   }
 
-  /** The store lists the records of all merchants, so those of one are looked for in several pages. */
-  list({ inDoubt, limit, cursor: from, merchant }: ListRequest): Promise<RecordsAnswer<RecordsPage>> {
+  /** The store lists all records, so those of one merchant or request are looked for in several pages. */
+  list(request: ListRequest): Promise<RecordsAnswer<RecordsPage>> {
+    const { inDoubt, open, limit, merchant, requestId } = request;
+    const isSearch = merchant !== undefined || requestId !== undefined;
     return answered(async () => {
       if (!Number.isInteger(limit) || limit < 1 || limit > MAX_LIMIT)
         return refused('invalid', `A limit is a number from 1 to ${MAX_LIMIT}.`);
       const records: RecordView[] = [];
-      let cursor = from;
-      for (let pages = 0; pages < (merchant === undefined ? 1 : MAX_SEARCHED_PAGES); pages++) {
-        const page = await this.#store.list({ inDoubt, limit: limit - records.length, cursor });
+      let { cursor } = request;
+      let read = 0;
+      for (let pages = 0; pages < (isSearch ? MAX_SEARCHED_PAGES : 1); pages++) {
+        const page = await this.#store.list({ inDoubt, open, limit: limit - records.length, cursor });
+        read += page.records.length;
         const views = page.records.map(viewOf);
-        records.push(...views.filter((view) => merchant === undefined || view.merchant === merchant));
+        records.push(
+          ...views.filter(
+            (view) =>
+              (merchant === undefined || view.merchant === merchant) &&
+              (requestId === undefined || view.requestId === requestId),
+          ),
+        );
         cursor = page.cursor;
         if (cursor === undefined || records.length >= limit) break;
       }
-      return { kind: 'found', value: { records, ...(cursor === undefined ? {} : { cursor }) } };
+      return { kind: 'found', value: { records, read, ...(cursor === undefined ? {} : { cursor }) } };
     });
   }
 
+  /** @param recordId or its first digits */
   show(recordId: string): Promise<RecordsAnswer<ShownRecord>> {
-    return answeredFor(recordId, (id) => this.#show(id));
+    return this.#answeredFor(recordId, (id) => this.#show(id));
   }
 
   /** Shows the record of a merchant's key. @param layer Default: the configuration's. */
@@ -85,21 +98,21 @@ export class Desk {
 
   /** The stored response of a record, with the first `maxBytes` of its body. Default: all of it. */
   body(recordId: string, maxBytes?: number): Promise<RecordsAnswer<StoredResponse>> {
-    return answeredFor(recordId, async (id) => {
+    return this.#answeredFor(recordId, async (id) => {
       const record = await this.#store.get(id);
-      if (!record) return refused('absent', 'There is no record.');
+      if (!record) return absent(id);
       const { completion } = record;
       if (completion?.kind !== 'response') return refused('no_body', 'The record has no stored body.');
       const { status, headers, body } = completion.response;
       const shown = body.subarray(0, maxBytes).toString('base64');
-      return { kind: 'found', value: { recordId, status, headers, bodyBytes: body.length, body: shown } };
+      return { kind: 'found', value: { recordId: id, status, headers, bodyBytes: body.length, body: shown } };
     });
   }
 
   /** @param isDryRun says what would be written, and writes nothing */
   resolve(request: ResolveRequest, isDryRun = false): Promise<RecordsAnswer<ResolvedRecord>> {
     const doubt = isDryRun ? '' : ' Whether it was written is not known: look again.';
-    return answeredFor(request.recordId, (id) => this.#resolve(id, request, isDryRun), doubt);
+    return this.#answeredFor(request.recordId, (id) => this.#resolve(id, request, isDryRun), doubt);
   }
 
   async #show(recordId: RecordId): Promise<RecordsAnswer<ShownRecord>> {
@@ -109,7 +122,7 @@ export class Desk {
       this.#store.audit(recordId),
       this.#store.expiresInMs(recordId),
     ]);
-    if (!record && audit.length === 0) return refused('absent', 'There is no record.');
+    if (!record && audit.length === 0) return absent(recordId);
     const more = {
       ...(expiresInMs === undefined ? {} : { expiresAt: timeOf(this.#options.clock.wallMs() + expiresInMs) }),
       ...(ownerGone ? { ownerGone } : {}),
@@ -132,7 +145,7 @@ export class Desk {
     const mistake = checkResolution(request, this.#options.maxStoredBytes);
     if (mistake) return refused('invalid', mistake);
     const record = await this.#store.get(recordId);
-    if (!record) return refused('absent', 'There is no record: there is nothing to resolve.');
+    if (!record) return absent(recordId);
     const now = { record: viewOf({ ...record, recordId }) };
     if (request.execution !== executionOf(record))
       return refused('changed', 'The record belongs to another execution than the one that was named.', now);
@@ -153,6 +166,29 @@ export class Desk {
     return { kind: 'found', value: { recordId, ...done } };
   }
 
+  /** Answers as {@link answered} does, for the one record whose id begins with these digits. */
+  #answeredFor<Value>(
+    digits: string,
+    work: (recordId: RecordId) => Promise<RecordsAnswer<Value>>,
+    doubt?: string,
+  ): Promise<RecordsAnswer<Value>> {
+    return answered(async () => {
+      if (/^[0-9a-f]{64}$/.test(digits)) return await work(digits as RecordId);
+      if (!/^[0-9a-f]{4,63}$/.test(digits))
+        return refused(
+          'invalid',
+          'A record id is 64 hexadecimal digits in lower case, or the first of them, at least 4.',
+        );
+      const ids = await this.#store.idsOf(digits);
+      const [id] = ids;
+      if (id === undefined) return refused('absent', `There is no record whose id begins with ${digits}.`);
+      if (ids.length === 1) return await work(id);
+      const recordIds = ids.slice(0, MAX_NAMED);
+      const detail = `The ids of ${ids.length} records begin with ${digits}, such as ${recordIds.join(', ')}.`;
+      return refused('ambiguous', detail, { recordIds });
+    }, doubt);
+  }
+
   #alive(record: RecordView): Refusal {
     const { leaseMs: retryAfterMs } = this.#options;
     const detail = `Its owner is still alive: try again after ${retryAfterMs} ms.`;
@@ -171,19 +207,9 @@ const refused = (why: RefusalReason, detail: string, more: Partial<Refusal> = {}
   ...more,
 });
 
-/** Answers as {@link answered} does, if the text is a record id. */
-const answeredFor = <Value>(
-  text: string,
-  work: (recordId: RecordId) => Promise<RecordsAnswer<Value>>,
-  doubt?: string,
-): Promise<RecordsAnswer<Value>> =>
-  answered(
-    async () =>
-      /^[0-9a-f]{64}$/.test(text)
-        ? await work(text as RecordId)
-        : refused('invalid', 'A record id is 64 hexadecimal digits in lower case.'),
-    doubt,
-  );
+/** Names the id, so that it can be found in the log. */
+const absent = (recordId: RecordId): Refusal =>
+  refused('absent', `There is no record with the id ${recordId}.`, { recordIds: [recordId] });
 
 /** @param doubt what is not known if the store does not answer */
 async function answered<Value>(

@@ -1,17 +1,24 @@
+import type { RecordId } from '../lib/brands.ts';
+
 /** Which records to list. */
 export interface ListRequest {
   /** Only those that an operator should look at: in doubt, executing without an owner, unreadable. */
   inDoubt: boolean;
+  /** Only those that are not completed. Default: false. */
+  open?: boolean;
   /** 1 to 1000. */
   limit: number;
   /** The cursor of an earlier page. */
   cursor?: string | undefined;
   /** Only those of this merchant. */
   merchant?: string | undefined;
+  /** Only those that the request with this id has started. */
+  requestId?: string | undefined;
 }
 
 /** How an operator resolves a key in doubt. */
 export interface ResolveRequest {
+  /** The record's id, or its first digits. */
   recordId: string;
   as: 'completed' | 'released';
   /** Who resolves it, and why. Both are kept in the audit trail and logged. */
@@ -42,15 +49,18 @@ export interface Refusal {
   retryAfterMs?: number;
   /** The record as it is now. */
   record?: RecordView;
+  /** The id of the record that is absent, or some of the ids that begin with the digits. */
+  recordIds?: RecordId[];
 }
 
 /**
- * `no_body`: the record has no stored response. `alive`: the owner of the record may still be working on it. `changed`: the record is
+ * `ambiguous`: the ids of several records begin with these digits. `no_body`: the record has no stored response. `alive`: the owner of the record may still be working on it. `changed`: the record is
  * not in doubt under this execution any more. `unreadable`: the record cannot be read. `unavailable`: the store did not answer.
  */
 export type RefusalReason =
   | 'invalid'
   | 'absent'
+  | 'ambiguous'
   | 'no_body'
   | 'alive'
   | 'changed'
@@ -60,6 +70,8 @@ export type RefusalReason =
 /** A page of records. With a cursor there may be more, even if the page is short. */
 export interface RecordsPage {
   records: RecordView[];
+  /** How many records were read for this page. */
+  read: number;
   cursor?: string;
 }
 

@@ -68,6 +68,7 @@ export function measured(
       return store.connection;
     },
     onConnected: (act) => store.onConnected(act),
+    idsOf: (digits) => store.idsOf(digits),
     countDoubts: (options) => store.countDoubts(options),
     close: () => store.close(),
     ...(Object.fromEntries(methods.map((method) => [method, timed(method)])) as Pick<Store, Timed>),

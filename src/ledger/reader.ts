@@ -85,10 +85,15 @@ export class LedgerReader {
    *
    * @throws {UnknownCursor}
    */
-  async list({ inDoubt, limit, cursor }: ListFilter): Promise<Listing> {
-    const page = await this.register.list({ open: inDoubt, limit, cursor });
+  async list({ inDoubt, open = inDoubt, limit, cursor }: ListFilter): Promise<Listing> {
+    const page = await this.register.list({ open, limit, cursor });
     const records = await Promise.all(page.records.map((listed) => this.#listed(listed)));
     return { ...page, records: records.filter((record) => !inDoubt || needsOperator(record)) };
+  }
+
+  /** See {@link Register.idsOf}. */
+  idsOf(digits: string): Promise<RecordId[]> {
+    return this.register.idsOf(digits);
   }
 
   /**

@@ -75,6 +75,8 @@ export const adminProblems = {
   /** The record is not in doubt under that execution any more. The answer has the record as it is now. */
   changed: [409, 'The record is not in doubt any more'],
   unreadable: [409, 'The record cannot be read'],
+  /** The answer has some of the ids. */
+  ambiguous: [409, 'The ids of several records begin so'],
   too_large: [413, 'The request is too large'],
   not_json: [415, 'The body must be JSON'],
   wrong_host: [421, 'This port does not serve that host'],

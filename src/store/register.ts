@@ -134,6 +134,12 @@ export interface Register {
    * @throws {UnknownCursor}
    */
   list(query: { open: boolean; limit: number; cursor?: string | undefined }): Promise<Page>;
+  /**
+   * The ids that begin with some hexadecimal digits, of records and of audit trails, each once.
+   *
+   * @param digits 4 to 64. With 16 or more, one id is enough: no other has so many in common with it
+   */
+  idsOf(digits: string): Promise<RecordId[]>;
   /** Reads in small steps, and never blocks a write. `signal` ends it: then the promise rejects. */
   countOpen(options: { executingSinceMs: number; signal?: AbortSignal | undefined }): Promise<OpenCount>;
   /** The resolutions of a record, oldest first. Each is kept for at least {@link AUDIT_RETENTION_MS}. */

@@ -209,6 +209,8 @@ export const AUDIT_RETENTION_MS = 400 * 86_400_000;
 export interface ListFilter {
   /** Whether to list only records that need an operator: in doubt, executing with a dead owner, or unreadable. */
   inDoubt: boolean;
+  /** Whether to list only open records. Default: as `inDoubt`. */
+  open?: boolean | undefined;
   /** The largest number of records in the page. */
   limit: number;
   /** {@link Listing.cursor} of the page before. Default: the first page. */

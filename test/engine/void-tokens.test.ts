@@ -23,6 +23,7 @@ function lateRegister(register: MemoryRegister, kind: Write['kind']) {
     replace: async (id, write) => through(write, () => register.replace(id, write)),
     read: (id) => register.read(id),
     list: (query) => register.list(query),
+    idsOf: (digits) => register.idsOf(digits),
     countOpen: (options) => register.countOpen(options),
     audit: (id) => register.audit(id),
     readMark: (mode) => register.readMark(mode),

@@ -76,6 +76,14 @@ export const mistakes: [what: string, register: typeof MemoryRegister][] = [
     },
   ],
   [
+    'finds ids by the start of their digits only',
+    class extends MemoryRegister {
+      override async idsOf(digits: string) {
+        return await super.idsOf(digits.slice(0, 4));
+      }
+    },
+  ],
+  [
     'lists what is completed as open',
     class extends MemoryRegister {
       override async list(query: Parameters<MemoryRegister['list']>[0]) {

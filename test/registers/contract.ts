@@ -289,6 +289,32 @@ export const contract: [promise: string, show: (place: Place) => Promise<void>][
     },
   ],
   [
+    'ids are found by their first digits, those of audit trails too',
+    async ({ nodes: [one, other], damage, pass }) => {
+      const record = newRecord();
+      const id = await holding(one, record);
+      // With the first 16 digits in common only the neighbours of an id in the name of its partition are told apart.
+      const [first, second] = [0, 1].map(
+        (digit) => `${id.slice(0, 5)}${digit}${newId().slice(6)}` as RecordId,
+      );
+      await one.replace(first as RecordId, replacement(undefined, completed(newRecord())));
+      const resolved = newRecord();
+      await one.create(second as RecordId, creation(resolved));
+      await one.replace(second as RecordId, replacement(resolved, undefined, { audit: audit('ada') }));
+      const ended = `${id.slice(0, 5)}2${newId().slice(6)}` as RecordId;
+      await one.create(ended, creation(newRecord(), STEP_MS));
+      await pass(3 * STEP_MS);
+      const found = async (digits: string) => (await other.idsOf(digits)).toSorted();
+      for (const length of [4, 5])
+        expect(await found(id.slice(0, length))).toEqual([id, first, second].toSorted());
+      for (const each of [id, first, second] as RecordId[])
+        for (const length of [16, 17, 64]) expect(await found(each.slice(0, length))).toEqual([each]);
+      for (const length of [16, 64]) expect(await found(newId().slice(0, length))).toEqual([]);
+      await damage(id);
+      expect(await found(id.slice(0, 16))).toEqual([id]);
+    },
+  ],
+  [
     'the count of open records follows every write',
     async ({ nodes: [one, other] }) => {
       const count = async () => {

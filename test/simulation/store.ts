@@ -304,6 +304,10 @@ export class NetworkRegister implements Register, CopyRegister {
     return this.#write('end lease', (register) => register.endLease(id, token), true);
   }
 
+  idsOf(digits: string): ReturnType<Register['idsOf']> {
+    return this.#read((register) => register.idsOf(digits));
+  }
+
   list(...query: Parameters<Register['list']>): ReturnType<Register['list']> {
     return this.#read((register) => register.list(...query));
   }

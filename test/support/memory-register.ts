@@ -116,6 +116,11 @@ export class MemoryRegister implements Register, CopyRegister {
     return last && rest.length > limit ? { records, cursor: last[0] } : { records };
   }
 
+  async idsOf(digits: string): Promise<RecordId[]> {
+    const ids = [...this.#all().map(([id]) => id), ...this.#audits.keys()];
+    return [...new Set(ids)].filter((id) => id.startsWith(digits));
+  }
+
   async countOpen(options: {
     executingSinceMs: number;
     signal?: AbortSignal | undefined;

@@ -46,6 +46,7 @@ export async function found<Value>(asked: Promise<RecordsAnswer<Value>>): Promis
 const EXIT_CODES = {
   invalid: 64,
   absent: 1,
+  ambiguous: 1,
   no_body: 1,
   alive: 1,
   changed: 1,

@@ -11,7 +11,7 @@ import { show } from './show.ts';
 const USAGE = `oncegate records: list and show records, resolve keys in doubt, and move all records to another store.
 
   oncegate records list --config FILE [--in-doubt] [--limit N] [--json | --lines]
-  oncegate records show --config FILE (--record-id ID | --merchant M --key K [--layer L]) [--body] [--json]
+  oncegate records show --config FILE (--record-id ID | --merchant M --key K [--layer L] | --request-id R [--all]) [--body] [--json]
   oncegate records resolve --config FILE (--record-id ID | --merchant M --key K [--layer L]) --execution E --as completed|released --reason TEXT
   oncegate records resolve-many --config FILE --from FILE --reason TEXT [--layer L] [--dry-run]
   oncegate records copy --from CONFIG --to CONFIG [--although-alive | --undo]
@@ -56,7 +56,9 @@ async function list(args: string[], terminal: Terminal): Promise<void> {
     terminal.stderr.write(`oncegate: there may be more than --limit ${limit} records\n`);
 }
 
-async function listUpTo(limit: number, desk: Desk, inDoubt: boolean, from?: string): Promise<RecordsPage> {
+type Listing = Omit<RecordsPage, 'read'>;
+
+async function listUpTo(limit: number, desk: Desk, inDoubt: boolean, from?: string): Promise<Listing> {
   // The store may list a record twice if it changes meanwhile.
   const listed = new Map<string, RecordView>();
   let cursor = from;
@@ -75,7 +77,7 @@ async function listUpTo(limit: number, desk: Desk, inDoubt: boolean, from?: stri
 const sinceOf = ({ changedAt }: RecordView): number =>
   changedAt === undefined ? Number.MAX_VALUE : Date.parse(changedAt);
 
-function textOf({ records: listed, cursor }: RecordsPage, inDoubt: boolean): string {
+function textOf({ records: listed, cursor }: Listing, inDoubt: boolean): string {
   const more = cursor === undefined ? '' : `There may be more: --cursor ${cursor}\n`;
   if (listed.length === 0) return more || (inDoubt ? 'Nothing is in doubt.\n' : 'There are no records.\n');
   const rows = listed.map(

@@ -1,23 +1,35 @@
+import type { Desk } from '../../doubts/desk.ts';
 import type { RecordView, ShownRecord } from '../../doubts/records.ts';
-import { FLAG, readArguments, required, type Terminal } from '../arguments.ts';
+import { Exit, FLAG, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
 import { printable, table } from '../table.ts';
 import { found, namedRecordId, RECORD_OPTIONS, withDesk } from './desk.ts';
 
-const USAGE = `oncegate records show --config FILE (--record-id ID | --merchant M --key K [--layer L]) [--body] [--json]
+const USAGE = `oncegate records show --config FILE (--record-id ID | --merchant M --key K [--layer L] | --request-id R [--all]) [--body] [--json]
 
 Prints a record without its body, and its audit trail: who resolved it, and why.
 
-  --layer L  the layer whose record it is (default: idempotency.layer of the configuration; an embedded application's is middleware)
-  --body     print only the stored body, byte for byte
-  --json     print JSON
+  --record-id ID  the record's id, or its first digits: at least 4. The log has the first 16
+  --layer L       the layer whose record it is (default: idempotency.layer of the configuration; an embedded application's is middleware)
+  --request-id R  the record that the request with this id has started, if it is not completed
+  --all           look for the request among all records. It reads the whole store
+  --body          print only the stored body, byte for byte
+  --json          print JSON
 `;
 
-const OPTIONS = { ...RECORD_OPTIONS, body: FLAG, json: FLAG };
+const OPTIONS = { ...RECORD_OPTIONS, 'request-id': TEXT, all: FLAG, body: FLAG, json: FLAG };
+
+/** How many records are asked for at once. */
+const PAGE = 1000;
 
 export async function show(args: string[], terminal: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
-  const recordId = namedRecordId(options, USAGE, terminal);
+  const { 'request-id': requestId, all } = options;
+  if (requestId === undefined && all) throw new Exit(`--all needs --request-id\n\n${USAGE}`, 64);
+  const named = requestId === undefined ? namedRecordId(options, USAGE, terminal) : undefined;
+  if (requestId !== undefined && (options['record-id'] ?? options.merchant ?? options.key) !== undefined)
+    throw new Exit(`--request-id names the record alone\n\n${USAGE}`, 64);
   await withDesk(required(options.config, 'config', USAGE), terminal, async (desk) => {
+    const recordId = named ?? (await startedBy(requestId as string, all ?? false, desk, terminal));
     if (options.body) {
       const { body } = await found(desk.body(recordId));
       return void terminal.stdout.write(Buffer.from(body, 'base64'));
@@ -25,6 +37,30 @@ export async function show(args: string[], terminal: Terminal): Promise<void> {
     const shown = await found(desk.show(recordId));
     terminal.stdout.write(options.json ? `${JSON.stringify(shown, null, 2)}\n` : textOf(shown));
   });
+}
+
+/** Finds the record that a request has started. @throws {Exit} 1 unless there is exactly one */
+async function startedBy(requestId: string, all: boolean, desk: Desk, { stderr }: Terminal): Promise<string> {
+  if (all) stderr.write('oncegate: reads all records of the store\n');
+  const ids = new Set<string>();
+  let read = 0;
+  let cursor: string | undefined;
+  do {
+    const search = { inDoubt: false, open: !all, limit: PAGE, cursor, requestId };
+    const page = await found(desk.list(search));
+    for (const { recordId } of page.records) ids.add(recordId);
+    read += page.read;
+    cursor = page.cursor;
+    if (all) stderr.write(`oncegate: ${read} records were read\n`);
+  } while (cursor !== undefined);
+  const [id, ...others] = ids;
+  if (id !== undefined && others.length === 0) return id;
+  throw new Exit(
+    id === undefined
+      ? `No ${all ? 'record' : 'open record'} was started by the request ${requestId}.${all ? '' : ' --all looks among all records.'} A record has the id of its first request; the log line of a later one has the record's id.`
+      : `${ids.size} records were started by requests with this id:\n${[...ids].join('\n')}`,
+    1,
+  );
 }
 
 function textOf({ record, audit }: ShownRecord): string {

@@ -13,6 +13,10 @@ const OLDEST = 320;
 /** About how many keys are examined for one page. */
 const KEYS_PER_PAGE = 1000;
 const KEYS_PER_SCAN = 250;
+/** Only names are read. */
+const NAMES_PER_SCAN = 1000;
+/** No two ids have as many first digits in common. */
+const UNIQUE_DIGITS = 16;
 
 /** An entry in the index of open records. */
 export const entryOf = (short: string, operation: string): string => `${short} ${operation}`;
@@ -157,18 +161,48 @@ async function scanRecords(register: Records, limit: number, cursor?: string): P
 
 const ID = /^[0-9a-f]{64}$/;
 
+/** See `Register.idsOf`. The index has most of those that people ask for. For others the names of all keys are read. */
+export async function idsOf(register: Records, digits: string): Promise<RecordId[]> {
+  const start = register.names.startOf(digits);
+  if (digits.length >= UNIQUE_DIGITS) {
+    const entries = await entriesOf(register, [start]);
+    const [open] = await sweep(
+      register,
+      entries.filter(({ id }) => id.startsWith(digits)),
+    );
+    if (open) return [open.id];
+  }
+  const found = new Set<RecordId>();
+  const bytes = Buffer.from(digits, 'hex');
+  // A letter of a name is six bits.
+  const letters = bytes.toString('base64url').slice(0, Math.floor((bytes.length * 8) / 6));
+  for await (const names of scanAll(register, NAMES_PER_SCAN, `${start}${letters}*`))
+    for (const { id } of names) if (id.startsWith(digits)) found.add(id);
+  return [...found];
+}
+
 /** All records and audit trails on all masters. */
-export async function* scanAll(register: Records, keysAtOnce: number): AsyncGenerator<Scanned[]> {
+export async function* scanAll(
+  register: Records,
+  keysAtOnce: number,
+  pattern = register.names.pattern,
+): AsyncGenerator<Scanned[]> {
   for (const node of mastersOf(register.commands.client))
     for (let cursor = '', found: Scanned[]; cursor !== '0'; ) {
-      [cursor, found] = await scanOnce(register, node, cursor || '0', keysAtOnce);
+      [cursor, found] = await scanOnce(register, node, cursor || '0', keysAtOnce, pattern);
       yield found;
     }
 }
 
 /** One step of SCAN: its next cursor, and what was found. Other keys are leases, indexes, and so on. */
-async function scanOnce({ commands, names }: Records, node: Redis, cursor: string, count: number) {
-  const [next, keys] = await commands.call(() => node.scan(cursor, 'MATCH', names.pattern, 'COUNT', count));
+async function scanOnce(
+  { commands, names }: Records,
+  node: Redis,
+  cursor: string,
+  count: number,
+  pattern = names.pattern,
+) {
+  const [next, keys] = await commands.call(() => node.scan(cursor, 'MATCH', pattern, 'COUNT', count));
   const found = keys.flatMap((key): Scanned[] => {
     const [, short, audit] = /\}:([\w-]{43})(:audit)?$/.exec(key) ?? [];
     return short ? [{ id: idOf(short), kind: audit ? 'audit' : 'record' }] : [];

@@ -29,7 +29,15 @@ import {
   type ToReplicate,
 } from './commands.ts';
 import { RedisHealth, requireFormat, whileUnanswered } from './health.ts';
-import { countOpen, entryOf, listRecords, repairIndex, resolutionField, scoreOf } from './operators.ts';
+import {
+  countOpen,
+  entryOf,
+  idsOf,
+  listRecords,
+  repairIndex,
+  resolutionField,
+  scoreOf,
+} from './operators.ts';
 import type { Argument } from './script-command.ts';
 
 /** Enough partitions for each master of a cluster to have one of them. (One of 10 masters has none once in 1,000 clusters.) */
@@ -222,6 +230,10 @@ export class RedisRegister implements Register {
 
   list(query: { open: boolean; limit: number; cursor?: string | undefined }): Promise<Page> {
     return this.commands.call(() => listRecords(this, query));
+  }
+
+  idsOf(digits: string): Promise<RecordId[]> {
+    return this.commands.call(() => idsOf(this, digits));
   }
 
   countOpen(options: { executingSinceMs: number; signal?: AbortSignal | undefined }): Promise<OpenCount> {

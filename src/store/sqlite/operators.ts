@@ -27,6 +27,9 @@ const SELECT_OPEN = `SELECT CAST(due AS TEXT), id, lower(hex(record_id)), operat
     CASE typeof(created_at_ms) WHEN 'integer' THEN CAST(created_at_ms AS REAL) END
   FROM records WHERE ${HALVES[0]} AND (due, id) > (CAST(?1 AS INTEGER), ?2) ORDER BY due, id LIMIT ?3`;
 const SELECT_ALL = "SELECT '0', id, lower(hex(record_id)) FROM records WHERE id > ?2 ORDER BY id LIMIT ?3";
+/** `due` is 0 in a damaged row. */
+const SELECT_IDS = `SELECT lower(hex(record_id)) FROM records WHERE record_id BETWEEN ?1 AND ?2 AND NOT (due > 0 AND due <= ?3)
+  UNION SELECT lower(hex(record_id)) FROM audit WHERE record_id BETWEEN ?1 AND ?2 AND expires_at > ?3`;
 export type ListQuery = Parameters<Register['list']>[0];
 export type CountOptions = Parameters<Register['countOpen']>[0];
 type Found = [
@@ -66,6 +69,13 @@ export async function pageOf(rows: Rows, { open, limit, cursor }: ListQuery): Pr
     }
   }
   return { records };
+}
+
+/** See {@link Register.idsOf}. */
+export function idsOf(rows: Rows, digits: string): RecordId[] {
+  const bound = (digit: string) => Buffer.from(digits.padEnd(64, digit), 'hex');
+  const found = rows.prepare(SELECT_IDS).all(bound('0'), bound('f'), rows.runningMs());
+  return (found as unknown as [RecordId][]).map(([id]) => id);
 }
 
 /** Counts the open records: see {@link Register.countOpen}. */

@@ -26,7 +26,7 @@ import {
   versionOf,
 } from './database.ts';
 import { Maintenance } from './maintenance.ts';
-import { type CountOptions, countOpen, type ListQuery, pageOf, type Rows } from './operators.ts';
+import { type CountOptions, countOpen, idsOf, type ListQuery, pageOf, type Rows } from './operators.ts';
 import { idBytes, markOf, readSelected, SELECT_MARK, SELECT_RECORD } from './records.ts';
 import { bootId } from './running-time.ts';
 import { closed, type SqliteRegisterOptions, Writer } from './writer.ts';
@@ -136,6 +136,10 @@ export class SqliteRegister implements Register {
 
   list(query: ListQuery): Promise<Page> {
     return this.#reading(() => pageOf(this.#rows, query));
+  }
+
+  idsOf(digits: string): Promise<RecordId[]> {
+    return this.#reading(() => idsOf(this.#rows, digits));
   }
 
   countOpen(options: CountOptions): Promise<OpenCount> {

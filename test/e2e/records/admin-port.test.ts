@@ -102,6 +102,48 @@ describe('records on the admin port', () => {
     for (const { recordId } of lines) expect(recordId).toMatch(/^[0-9a-f]{16}$/);
   });
 
+  it('are found by the first digits of their ids, and by the request that started them', async () => {
+    const requestId = randomUUID();
+    const headers = { 'X-Request-Id': requestId };
+    // Two keys whose record ids have their first four digits in common.
+    const first = new Map<string, string>();
+    let [key, other] = [randomUUID() as string, undefined as string | undefined];
+    const digitsOf = (one: string) => recordIdOf('gateway', 'M-ALPHA', one).slice(0, 4);
+    for (; other === undefined; key = randomUUID()) {
+      other = first.get(digitsOf(key));
+      first.set(digitsOf(key), key);
+      if (other !== undefined) break;
+    }
+    await withdraw(stack.url, { key, headers, fault: 'execute-then-reset' });
+    const answer = await ask(at(key).slice(0, '/records/'.length + 4));
+    expect(answer.json()).toMatchObject({ record: { key, requestId } });
+    await withdraw(stack.url, { key: other });
+    const both = await ask(`/records/${digitsOf(key)}`);
+    const ids = [key, other].map((one) => recordIdOf('gateway', 'M-ALPHA', one));
+    expect(both.json()).toMatchObject({ status: 409, code: 'ambiguous' });
+    expect(both.json<{ recordIds: string[] }>().recordIds.toSorted()).toEqual(ids.toSorted());
+    expect(await problemOf(ask('/records/abc'))).toBe('400 records_invalid');
+    const absent = await ask('/records/find', { json: { merchant: 'M-ALPHA', key: 'nobody' } });
+    expect(absent.json()).toMatchObject({
+      ...{ status: 404, recordIds: [recordIdOf('gateway', 'M-ALPHA', 'nobody')] },
+      detail: expect.stringContaining(recordIdOf('gateway', 'M-ALPHA', 'nobody')),
+    });
+    const found = async (query: string) => {
+      const page = (await ask(`/records?request_id=${requestId}${query}`)).json<{
+        records: { key: string }[];
+        read: number;
+      }>();
+      expect(page.read).toBeGreaterThan(0);
+      return page.records.map((record) => record.key);
+    };
+    expect([await found(''), await found('&open=true')]).toEqual([[key], [key]]);
+    const ended = await resolve(key, { as: 'completed' });
+    expect(ended.status).toBe(200);
+    expect(await found('')).toEqual([key]);
+    const open = await ask(`/records?open=true&request_id=${requestId}`);
+    expect(open.json()).toEqual({ records: [], read: 0 });
+  });
+
   it('are not accessible without the token, and a request without it changes nothing', async () => {
     const key = await inDoubt();
     const recordId = recordIdOf('gateway', 'M-ALPHA', key);

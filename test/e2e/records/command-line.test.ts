@@ -65,6 +65,39 @@ describe('the records command, while a gateway runs', () => {
     expect(all.find((one) => one.key === key)).toMatchObject({ requestId, fingerprint });
   });
 
+  it('leads from a line of the log to the record, by its record id or by its request id', async () => {
+    const requestId = `first-${randomUUID()}`;
+    const headers = { 'X-Request-Id': requestId };
+    const shown = async (...args: string[]) => {
+      const { code, stdout, stderr } = await records('show', ...args, '--json');
+      return { code, stderr, key: code === 0 ? (JSON.parse(stdout) as ShownRecord).record?.key : undefined };
+    };
+    const key = randomUUID();
+    await withdraw(stack.url, { key, headers, fault: 'execute-then-reset' });
+    const line = stack.log.find((one) => one.requestId === requestId && one.recordId !== undefined);
+    const digits = String(line?.recordId);
+    expect(digits).toMatch(/^[0-9a-f]{16}$/);
+    expect(await shown('--record-id', digits)).toMatchObject({ code: 0, key });
+    expect(await shown('--request-id', requestId)).toEqual({ code: 0, stderr: '', key });
+    const resolve = ['--as', 'completed', '--reason', 'books'];
+    const execution = (await executionShown(config, key)).join(' ');
+    await records('resolve', '--record-id', digits, ...execution.split(' '), ...resolve);
+
+    const open = await shown('--request-id', requestId);
+    expect([open.code, open.stderr]).toEqual([1, expect.stringMatching(/^oncegate: No open record .+--all/)]);
+    const all = await shown('--request-id', requestId, '--all');
+    expect(all).toMatchObject({ code: 0, key });
+    expect(all.stderr).toMatch(/^oncegate: reads all records .+\noncegate: \d+ records were read\n$/);
+    await withdraw(stack.url, { key: randomUUID(), headers });
+    const two = await shown('--request-id', requestId, '--all');
+    expect([two.code, two.stderr]).toEqual([
+      1,
+      expect.stringMatching(/2 records were started .+(\n.*[0-9a-f]{64}){2}/),
+    ]);
+    const none = await shown('--request-id', 'no such request', '--all');
+    expect([none.code, none.stderr]).toEqual([1, expect.stringContaining('No record was started')]);
+  });
+
   it('resolves many keys from a file, after a dry run', async () => {
     const keys = [await leaveInDoubt(), await leaveInDoubt(), await leaveInDoubt()];
     // The oldest is the first.
@@ -219,13 +252,16 @@ describe('the records command, while a gateway runs', () => {
     const cases: [args: string[], code: number, says: RegExp][] = [
       [release, 1, /still alive: try again after/],
       [['resolve', ...byKey(alive), '--as', 'released', '--reason', 'x'], 64, /--execution is missing/],
-      [['show', ...byKey('nobody')], 1, /There is no record/],
+      [['show', ...byKey('nobody')], 1, /no record with the id [0-9a-f]{64}/],
       [['show', '--record-id', 'xyz'], 64, /64 hexadecimal digits/],
       [['show', '--record-id', 'a'.repeat(64), '--key', 'k'], 64, /name one record/],
       [['list', '--limit', '0'], 64, /--limit "0"/],
       [['list', '--cursor', 'no cursor'], 64, /cursor is not known/],
       [[...resolve, '--as', 'paid'], 64, /completed or released/],
-      [[...resolve, '--as', 'released'], 1, /nothing to resolve/],
+      [[...resolve, '--as', 'released'], 1, /no record with the id a{64}/],
+      [['show', '--request-id', 'r', '--key', 'k'], 64, /names the record alone/],
+      [['show', '--record-id', 'abcd', '--all'], 64, /--all needs --request-id/],
+      [['show', '--record-id', 'a'.repeat(63)], 1, /no record whose id begins with a{63}/],
       [[...resolve, '--as', 'released', '--status', '200'], 64, /no response/],
       [[...complete, '--header', 'a: b'], 64, /needs its status/],
       [[...complete, '--status', '99'], 64, /200 to 599/],
