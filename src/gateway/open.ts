@@ -186,7 +186,13 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
       limiter?.close();
       return false;
     }
-    const putInForce = versions.prepare(changed, limiter);
+    let putInForce: () => void;
+    try {
+      putInForce = versions.prepare(changed, limiter);
+    } catch (error) {
+      if (limiter !== earlier) limiter?.close();
+      throw error;
+    }
     const changedLookups = lookupsOf(changed, asking, lookups.byOperation);
     // From here on nothing waits and nothing throws, so that no request meets half of the new configuration.
     showConfig(metrics, changed);
