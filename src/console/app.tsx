@@ -7,7 +7,7 @@ import { DoubtsView } from './views/doubts.tsx';
 import { LogIn } from './views/log-in.tsx';
 import { LookUpView } from './views/look-up.tsx';
 import { OverviewView } from './views/overview.tsx';
-import { age, clock, count, STATES, timeZone, trouble } from './words.ts';
+import { age, clock, count, keysInWords, STATES, timeZone, trouble } from './words.ts';
 
 const LOOK_EVERY_MS = 5000;
 /** How long before its end a session says so. */
@@ -49,7 +49,7 @@ function Waiting() {
 function LoggedIn({ route }: { route: Route }) {
   usePolling(readOverview, LOOK_EVERY_MS);
   const now = useShared(overview);
-  const news = now && `${STATES[now.state].word}. ${count(now.doubts.keys ?? 0, 'key')} in doubt.`;
+  const news = now && `${STATES[now.state].word}. ${keysInWords(now.doubts)}.`;
   useEffect(() => {
     if (news) announce(news);
   }, [news]);

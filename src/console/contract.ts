@@ -125,8 +125,13 @@ export interface Overview {
   nowAt: string;
   /** How long the gateway runs. */
   upMs: number;
-  /** `failing`: a check fails. `warning`: it works, but something needs attention. */
+  /**
+   * From what merchants got lately, then from the checks, then from the doubts. `failing`: fewer than half of five or more requests
+   * that should get a result got one, or a check fails. `warning`: it works, but something needs attention.
+   */
   state: 'ok' | 'warning' | 'failing';
+  /** What became of the requests of the last minute, or since the start if that is less. `null`: nothing can be said yet. */
+  lately: Lately | null;
   /** The checks of /readyz. */
   checks: { name: string; ok: boolean; detail: string; warnings?: string[] }[];
   doubts: Doubts;
@@ -144,30 +149,54 @@ export interface Doubts {
   /** Age of the oldest. 0 if there is none. */
   oldestMs: number | null;
   countedAt: string | null;
+  /** The count should be newer: nobody knows how many there are now. */
+  isLate: boolean;
 }
 
-/** What the gateway has counted since its start. It takes one every five seconds. */
-export interface Sample {
-  /** {@link Overview.upMs} when it was taken. */
+/** What the gateway has counted since its start. */
+export interface Counted {
+  /** {@link Overview.upMs} at that moment. */
   upMs: number;
   /** Requests that ended, by what became of them. */
   requests: Record<OutcomeGroup, number>;
-  /** The gateway's share of requests, and the backend's: their number, and how long all of them took. */
-  gateway: { number: number; ms: number };
-  backend: { number: number; ms: number };
+  /** Those of the first three groups that got a 5xx status of the backend. */
+  backendErrors: number;
+}
+
+export interface Lately extends Omit<Counted, 'upMs'> {
+  /** How long the time was. */
+  ms: number;
+  /** Requests that should get a result of the backend: all but those that were refused. */
+  due: number;
+  /** Those of them that got one, 5xx not counted. */
+  results: number;
+}
+
+/** The gateway takes one every five seconds. */
+export interface Sample extends Counted {
+  /** How long merchants waited, the gateway's share of it, and the backend's. Of the time since the sample before. */
+  answerMs: Percentiles | null;
+  gatewayMs: Percentiles | null;
+  backendMs: Percentiles | null;
   /** Requests in flight at that moment, and duplicates that waited for the first request. */
   inFlight: number;
   waiting: number;
   inDoubt: Doubts['keys'];
 }
 
+/** Half of the requests took at most `half` milliseconds, and 99 % at most `most`. `null`: there was no request. */
+export interface Percentiles {
+  half: number;
+  most: number;
+}
+
 /**
- * `executed`: sent to the backend, and answered with its answer (with and without an idempotency key). `replayed`: answered from
- * a record. `unknown`: the outcome cannot be known (new and repeated answers). `refused`: not sent, because of the request or its
- * merchant (credentials, scope, malformed, rate, a key in use, disconnected). `failed`: not sent, because of the gateway, the
- * store or the backend.
+ * `executed`: the request of a new key was sent and answered. `replayed`: answered from a record. `passedOn`: sent and answered
+ * without a key. `unknown`: the outcome cannot be known (new and repeated answers). `refused`: not sent, because of the request or
+ * its merchant (credentials, scope, malformed, rate, a key in use). `notServed`: no result, because of the gateway, the store or
+ * the backend, which also can say that it did not execute; or the merchant disconnected before.
  */
-export type OutcomeGroup = 'executed' | 'replayed' | 'unknown' | 'refused' | 'failed';
+export type OutcomeGroup = 'executed' | 'replayed' | 'passedOn' | 'unknown' | 'refused' | 'notServed';
 
 // Records
 

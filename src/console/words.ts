@@ -1,23 +1,72 @@
 import type { RecordView } from '../doubts/records.ts';
 import { type Answer, gatewayNowMs } from './api.ts';
-import type { Doubts, Overview } from './contract.ts';
+import type { Doubts, Lately, Overview } from './contract.ts';
 
 /** `good`, `warn` and `bad` are the classes of style.css. */
 export const STATES: Record<
   Overview['state'],
-  { word: string; sign: string; tone: 'good' | 'warn' | 'bad' }
+  { word: string; check: string; sign: string; tone: 'good' | 'warn' | 'bad' }
 > = {
-  ok: { word: 'Well', sign: '✓', tone: 'good' },
-  warning: { word: 'Needs attention', sign: '!', tone: 'warn' },
-  failing: { word: 'Failing', sign: '✕', tone: 'bad' },
+  ok: { word: 'In order', check: 'Passes', sign: '✓', tone: 'good' },
+  warning: { word: 'Needs attention', check: 'Warning', sign: '!', tone: 'warn' },
+  failing: { word: 'Failing', check: 'Fails', sign: '✕', tone: 'bad' },
 };
 
-/** The store's number, which is that of all merchants. */
-export function doubtsInWords({ keys, oldestMs, countedAt }: Doubts): string {
-  if (keys === null || countedAt === null) return 'not counted yet.';
-  const oldest = keys > 0 ? `, the oldest for ${age(oldestMs ?? 0)}` : '';
-  return `${number(keys)}${oldest} (counted at ${moment(countedAt)}).`;
+/** What became of requests: the name of each group, and what it means. */
+export const GROUPS: Record<keyof Lately['requests'] | 'backendErrors', { name: string; meaning: string }> = {
+  executed: { name: 'Executed', meaning: 'A new key: sent to the backend, and answered.' },
+  replayed: { name: 'Replayed', meaning: 'A retry: answered with the stored result. Nothing was sent.' },
+  passedOn: {
+    name: 'Passed on',
+    meaning: 'Without a key, such as a balance: sent to the backend, and answered.',
+  },
+  refused: {
+    name: 'Refused',
+    meaning: 'Not sent, because of the request itself: a wrong secret key, too many requests, a key in use.',
+  },
+  notServed: {
+    name: 'Not served',
+    meaning:
+      'No result: backend, store or gateway was not available, the backend refused without executing (401, 429), or the merchant disconnected.',
+  },
+  unknown: {
+    name: 'Outcome unknown',
+    meaning: 'The backend may have executed it, and did not say. The merchant was told so.',
+  },
+  backendErrors: {
+    name: 'Backend errors',
+    meaning: 'Answers of the backend with a status of 500 or more. They count above too.',
+  },
+};
+
+/** What merchants got lately, in a sentence. */
+export function servedInWords(lately: Lately | null): string {
+  if (!lately) return 'What merchants get is not known yet.';
+  const { ms, due, results, requests } = lately;
+  const time = `in the last ${ms > 50_000 ? 'minute' : age(ms)}`;
+  if (due + requests.refused === 0) return `No merchant has sent a request ${time}.`;
+  if (due === 0) return `No request got a result ${time}: all ${number(requests.refused)} were refused.`;
+  const share = `${number(results)} of ${count(due, 'request')} got a result ${time}`;
+  if (results === due) return `Merchants get results: ${share}.`;
+  // Rounded down: 100 % would say that all of them did.
+  const percent = `${(Math.floor((results / due) * 1000) / 10).toFixed(1)} %`;
+  if (results / due >= 0.99) return `Merchants get results: ${share} (${percent}).`;
+  // As `state` has it: few requests say little.
+  if (results / due >= 0.5 || due < 5) return `Some merchants get no result: ${share} (${percent}).`;
+  return `Merchants are not served: ${share} (${percent}).`;
 }
+
+/** The store's number, which is that of all merchants. */
+export function doubtsInWords({ keys, oldestMs, countedAt, isLate }: Doubts): string {
+  if (keys === null || countedAt === null) return 'not known, because the store has not been counted yet.';
+  const oldest = keys > 0 ? `, the oldest for ${age(oldestMs ?? 0)}` : '';
+  const counted = `${number(keys)}${oldest} (counted at ${moment(countedAt)})`;
+  return isLate ? `not known now. The last count was ${counted}.` : `${counted}.`;
+}
+
+/** How many keys are in doubt, or that nobody knows. */
+export const keysInWords = ({ keys, isLate }: Doubts): string =>
+  keys === null || isLate ? 'It is not known how many keys are in doubt' : `${count(keys, 'key')} in doubt`;
 
 /** "4 minutes", "2 hours 5 minutes": two units at most. */
 export function age(ms: number): string {

@@ -22,6 +22,9 @@ export interface AccessOptions {
   tracing?: Tracing | undefined;
 }
 
+/** Outcomes with which the merchant has a result of the backend: with a 5xx status, that is of little use. */
+const RESULTS = new Set(['executed', 'replayed', 'forwarded', 'passed_through']);
+
 /** Begins the context of each request. When the request has ended, writes its log line and its metrics. */
 export class Access {
   readonly #options: AccessOptions;
@@ -78,6 +81,7 @@ export class Access {
     const ownMs = Math.max(0, durationMs - context.upstreamMs - context.waitMs);
     if (!context.passedThrough) metrics.gatewaySeconds.observe({ operation }, ownMs / 1000);
     const status = res.headersSent ? res.statusCode : undefined;
+    if (status !== undefined && status >= 500 && RESULTS.has(outcome)) metrics.backendErrors++;
     context.spans?.end({
       ...{ operation, outcome, merchantGone },
       // The answer to a handshake is written by the pass-through.

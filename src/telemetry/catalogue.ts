@@ -30,12 +30,16 @@ export interface Definition<T extends string = string, L extends string = string
   readonly exists: 'start' | (string & {});
   /** A histogram whose buckets keep the trace id of their newest request. */
   readonly hasExemplars?: boolean;
+  /** A histogram of which the console shows percentiles. */
+  readonly isFine?: boolean;
   /** Upper bounds of a histogram, in the unit of the name. */
   readonly buckets?: readonly number[];
 }
 
 /** What a metric may have beside its name. Default: no labels, `sum`, and series that exist from the start. */
-type Given<S> = { labels?: S } & Partial<Pick<Definition, 'combine' | 'exists' | 'buckets' | 'hasExemplars'>>;
+type Given<S> = { labels?: S } & Partial<
+  Pick<Definition, 'combine' | 'exists' | 'buckets' | 'hasExemplars' | 'isFine'>
+>;
 
 const define =
   <T extends string>(type: T) =>
@@ -71,12 +75,12 @@ export const CATALOGUE = {
   requestSeconds: histogram(
     'oncegate_request_duration_seconds',
     'From receiving the head of a request to sending the last byte of its response',
-    { labels: { operation: 'operations, none' }, buckets: SECONDS, hasExemplars: true },
+    { labels: { operation: 'operations, none' }, buckets: SECONDS, hasExemplars: true, isFine: true },
   ),
   gatewaySeconds: histogram(
     'oncegate_gateway_duration_seconds',
     'The gateway’s share of a request: without the time of the backend, and without waiting for another request',
-    { labels: { operation: 'operations, none' }, buckets: SECONDS },
+    { labels: { operation: 'operations, none' }, buckets: SECONDS, isFine: true },
   ),
   inFlight: gauge(
     'oncegate_in_flight',
@@ -261,6 +265,7 @@ export const CATALOGUE = {
       labels: { operation: 'operations, none', result: ['complete', 'oversize', 'not_sent', 'unknown'] },
       buckets: SECONDS,
       hasExemplars: true,
+      isFine: true,
     },
   ),
   slots: gauge('oncegate_upstream_slots', 'Connections to the backend that may be in use'),

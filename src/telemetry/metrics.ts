@@ -39,13 +39,14 @@ class Catalogued {
     help,
     labels,
     buckets = [],
+    isFine,
   }: Definition): Counter<string> | Gauge | Histogram<string> {
     const labelNames = Object.keys(labels);
     if (type === 'gauge') return new Gauge({ name, help, labelNames, registers: [this.registry] });
     const metric =
       type === 'counter'
         ? new Counter({ name, help, labelNames })
-        : new Histogram({ name, help, labelNames, buckets });
+        : new Histogram({ name, help, labelNames, buckets, isFine });
     // prom-client's types ask for one of its own classes; its registry needs `get` only.
     this.registry.registerMetric(metric as unknown as Metric);
     return metric;
@@ -54,6 +55,8 @@ class Catalogued {
 
 /** Every metric of the gateway. `catalogue.ts` defines them. */
 export class Metrics extends (Catalogued as new () => Catalogued & Instruments) {
+  /** Merchants' requests that were answered with a 5xx status of the backend. For the console only. */
+  backendErrors = 0;
   readonly #reads = new Map<Gauge, (() => number | undefined)[]>();
   #merchants: ReadonlySet<string> = new Set();
   readonly #listeners: (() => void)[] = [];

@@ -127,18 +127,28 @@ export class Counter<L extends string = never> extends Metric<L, { count: number
 interface Distribution {
   /** How many values are in each bucket; the last one has no upper bound. */
   counts: number[];
+  /** The same in finer buckets, if the histogram keeps them. */
+  fine: Uint32Array | undefined;
   sum: number;
   exemplars: (Exemplar | undefined)[];
 }
 
+/** The fine buckets: eight for each doubling, from 10 µs to five minutes. A percentile of them is wrong by 4.5 % at most. */
+const FINE = { firstS: 0.00001, perDoubling: 8, number: 200 };
+
 export class Histogram<L extends string = never> extends Metric<L, Distribution> {
   readonly type = 'histogram';
   readonly #bounds: readonly number[];
+  readonly #isFine: boolean;
 
-  /** @param named.buckets their upper bounds, ascending */
-  constructor(named: Named<L> & { buckets: readonly number[] }) {
+  /**
+   * @param named.buckets their upper bounds, ascending
+   * @param named.isFine keeps fine buckets too, for percentiles. Nothing exports them
+   */
+  constructor(named: Named<L> & { buckets: readonly number[]; isFine?: boolean | undefined }) {
     super(named);
     this.#bounds = named.buckets;
+    this.#isFine = named.isFine ?? false;
     if (named.labelNames.length === 0) this.seriesOf(NO_LABELS as Labels<L>);
   }
 
@@ -150,6 +160,10 @@ export class Histogram<L extends string = never> extends Metric<L, Distribution>
     while (bucket < bounds.length && value > (bounds[bucket] as number)) bucket++;
     (series.counts[bucket] as number)++;
     series.sum += value;
+    if (series.fine) {
+      const at = Math.round(Math.log2(value / FINE.firstS) * FINE.perDoubling);
+      (series.fine[at > 0 ? Math.min(at, FINE.number - 1) : 0] as number)++;
+    }
     if (traceId !== undefined)
       series.exemplars[bucket] = { labelSet: { trace_id: traceId }, value, timestamp: Date.now() / 1000 };
   }
@@ -157,6 +171,15 @@ export class Histogram<L extends string = never> extends Metric<L, Distribution>
   /** Begins a series at 0. */
   zero(labels: Labels<L>): void {
     this.seriesOf(labels);
+  }
+
+  /** Adds up the fine buckets of all series. @param isCounted leaves series out */
+  fineCounts(isCounted: (labels: Labels<L>) => boolean = () => true): number[] {
+    const sums = new Array<number>(FINE.number).fill(0);
+    for (const { labels, series } of this.all())
+      if (isCounted(labels))
+        for (const [at, count] of series.fine?.entries() ?? []) (sums[at] as number) += count;
+    return sums;
   }
 
   async get(): Promise<Reading> {
@@ -176,6 +199,23 @@ export class Histogram<L extends string = never> extends Metric<L, Distribution>
   }
 
   protected begin() {
-    return { counts: new Array<number>(this.#bounds.length + 1).fill(0), sum: 0, exemplars: [] };
+    const fine = this.#isFine ? new Uint32Array(FINE.number) : undefined;
+    return { counts: new Array<number>(this.#bounds.length + 1).fill(0), fine, sum: 0, exemplars: [] };
   }
+}
+
+/**
+ * The value below which this share of the values is that came between two readings of the fine buckets. Undefined: none came.
+ *
+ * @param share 0 to 1
+ */
+export function percentileBetween(before: readonly number[], after: readonly number[], share: number) {
+  const counts = after.map((count, at) => count - (before[at] ?? 0));
+  const number = counts.reduce((sum, count) => sum + count, 0);
+  let left = Math.max(1, Math.ceil(number * share));
+  const at = counts.findIndex((count) => {
+    left -= count;
+    return left <= 0;
+  });
+  return at < 0 ? undefined : FINE.firstS * 2 ** (at / FINE.perDoubling);
 }

@@ -24,7 +24,7 @@ it('the console’s page needs nothing from the internet, and runs no text as co
   const [page = ''] = contentsOf('index.html');
   const [script = ''] = contentsOf('assets/*.js');
   const [style = ''] = contentsOf('assets/*.css');
-  expect(script).toContain('Requests per second');
+  expect(script).toContain('Requests of the last minute');
   // The names of namespaces, which nobody fetches.
   const addresses = (script + style + page).match(/https?:\/\/[\w./-]+/g) ?? [];
   expect(addresses.filter((address) => !address.startsWith('http://www.w3.org/'))).toEqual([]);

@@ -1,12 +1,16 @@
 import { afterEach, expect, it, vi } from 'vitest';
 import { EVERY_MS, MOST_KEPT, OverviewSource } from '../../src/admin/console/overview.ts';
+import type { Lately } from '../../src/console/contract.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { problem } from '../../src/lib/problem.ts';
 import { problemCodes } from '../../src/lib/problem-table.ts';
 import { Metrics } from '../../src/telemetry/metrics.ts';
 import { OUTCOMES } from '../../src/telemetry/words.ts';
 
-afterEach(() => void vi.useRealTimers());
+afterEach(() => {
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+});
 
 /** The overview of a gateway that has only metrics, on a clock of its own. */
 function open() {
@@ -49,7 +53,7 @@ it('the overview samples by itself from its beginning to its end', async () => {
   expect(await taken()).toHaveLength(4);
 });
 
-it('the overview counts an outcome as failed if the gateway, the store or the backend is the reason', async () => {
+it('the overview counts executions only as executed, and as not served what the gateway, the store or the backend is the reason of', async () => {
   const { metrics, overview } = open();
   const groups: Record<string, string[]> = {};
   for (const outcome of OUTCOMES) {
@@ -64,27 +68,133 @@ it('the overview counts an outcome as failed if the gateway, the store or the ba
     (code) => code !== 'loop_detected' && problem(code, '').status >= 500,
   );
   expect(groups).toEqual({
-    executed: ['executed', 'released', 'forwarded', 'passed_through', 'upgraded'],
+    executed: ['executed'],
     replayed: ['replayed'],
+    passedOn: ['forwarded', 'passed_through', 'upgraded'],
     unknown: ['outcome_unknown'],
-    failed: byGateway,
-    refused: [
-      'merchant_gone',
-      ...problemCodes.filter((code) => code !== 'outcome_unknown' && !byGateway.includes(code)),
-    ],
+    notServed: ['released', 'merchant_gone', ...byGateway],
+    refused: problemCodes.filter((code) => code !== 'outcome_unknown' && !byGateway.includes(code)),
   });
 });
 
-it('the overview adds up how long the gateway and the backend took', async () => {
-  const { metrics, overview } = open();
-  for (const seconds of [0.25, 0.5]) metrics.gatewaySeconds.observe({ operation: 'withdraw' }, seconds);
-  metrics.upstreamSeconds.observe({ operation: 'withdraw', result: 'complete' }, 2);
-  metrics.inFlight.set(3);
-  await overview.take();
-  expect((await overview.read(-1)).samples.at(-1)).toMatchObject({
-    ...{ gateway: { number: 2, ms: 750 }, backend: { number: 1, ms: 2000 }, inFlight: 3, waiting: 0 },
+it('the overview says first what merchants got in the last minute, then what checks and doubts say', async () => {
+  const end = (gateway: Overviewed, outcome: string, times: number) => {
+    gateway.metrics.requests.inc({ operation: 'withdraw', outcome }, times);
+    gateway.time.ms += EVERY_MS;
+  };
+  const unknown = open();
+  expect(await unknown.overview.read(-1)).toMatchObject({ lately: null, state: 'ok' });
+  // An outage of the backend that every check of /readyz passes.
+  await unknown.overview.take();
+  end(unknown, 'outcome_unknown', 6599);
+  expect(await unknown.overview.read(-1)).toMatchObject({
+    state: 'failing',
+    lately: { due: 6599, results: 0, ms: EVERY_MS, requests: { executed: 0, unknown: 6599 } },
   });
+
+  const errors = open();
+  await errors.overview.take();
+  errors.metrics.backendErrors += 2999;
+  end(errors, 'executed', 2999);
+  const { lately, state } = await errors.overview.read(-1);
+  expect([state, lately?.results, lately?.requests.executed]).toEqual(['failing', 0, 2999]);
+
+  const some = open();
+  await some.overview.take();
+  end(some, 'executed', 97);
+  end(some, 'overloaded', 3);
+  expect((await some.overview.read(-1)).state).toBe('warning');
+  // What is older than a minute does not count.
+  await some.overview.take();
+  for (let taken = 0; taken < 13; taken++) {
+    end(some, 'executed', 1);
+    await some.overview.take();
+  }
+  expect((await some.overview.read(-1)).lately).toMatchObject({ due: 12, results: 12, ms: 60_000 });
+
+  const refused = open();
+  await refused.overview.take();
+  end(refused, 'unauthorized', 40);
+  expect(await refused.overview.read(-1)).toMatchObject({ state: 'warning', lately: { due: 0 } });
 });
+
+it('the overview does not say 0 for what is not known', async () => {
+  const { metrics, time, overview } = open();
+  await overview.take();
+  const [never] = (await overview.read(-1)).samples;
+  expect(never).toMatchObject({ inDoubt: null, answerMs: null, backendMs: null });
+  metrics.doubtsCounted.set(0.001);
+  metrics.keysInDoubt.set({ operation: 'withdraw' }, 3);
+  await overview.take();
+  // The store has not answered since.
+  time.ms = 3_600_000;
+  await overview.take();
+  const { samples, doubts } = await overview.read(-1);
+  expect(samples.map(({ inDoubt }) => inDoubt)).toEqual([null, 3, null]);
+  expect(doubts).toMatchObject({ keys: 3, isLate: true });
+});
+
+it('the overview’s percentiles are those of the durations, not of the histogram’s buckets', async () => {
+  const { metrics, overview } = open();
+  const sample = async () => {
+    await overview.take();
+    return (await overview.read(-1)).samples.at(-1);
+  };
+  const observe = (seconds: number, times: number) => {
+    for (let i = 0; i < times; i++) {
+      metrics.requestSeconds.observe({ operation: 'withdraw' }, seconds);
+      metrics.upstreamSeconds.observe({ operation: 'withdraw', result: 'complete' }, seconds);
+    }
+  };
+  await sample();
+  observe(0.02, 60);
+  observe(12, 40);
+  metrics.upstreamSeconds.observe({ operation: 'withdraw', result: 'not_sent' }, 300);
+  metrics.gatewaySeconds.observe({ operation: 'withdraw' }, 0);
+  metrics.gatewaySeconds.observe({ operation: 'withdraw' }, 7200);
+  const { answerMs, backendMs, gatewayMs } = (await sample()) ?? {};
+  for (const { half, most } of [answerMs, backendMs].filter((found) => found != null)) {
+    expect(Math.abs(half - 20)).toBeLessThan(1);
+    expect(Math.abs(most - 12_000)).toBeLessThan(600);
+  }
+  // What is outside of the fine buckets counts in the first and in the last one.
+  expect([gatewayMs?.half, Number(gatewayMs?.most) > 300_000]).toEqual([0.01, true]);
+  observe(0.02, 5);
+  expect(Number((await sample())?.answerMs?.most)).toBeLessThan(21);
+  expect((await sample())?.answerMs).toBe(null);
+});
+
+it('the page says what merchants get, and never 100 % while one of them gets nothing', async () => {
+  vi.stubGlobal('addEventListener', () => {});
+  const { servedInWords, doubtsInWords } = await import('../../src/console/words.ts');
+  const said = (results: number, due: number, refused = 0) =>
+    servedInWords({
+      due,
+      results,
+      ms: 60_000,
+      requests: { refused } as Lately['requests'],
+      backendErrors: 0,
+    });
+  expect([
+    servedInWords(null),
+    ...[said(0, 0), said(0, 0, 7), said(12, 12), said(9999, 10_000), said(90, 100), said(0, 6599)],
+  ]).toEqual([
+    'What merchants get is not known yet.',
+    'No merchant has sent a request in the last minute.',
+    'No request got a result in the last minute: all 7 were refused.',
+    'Merchants get results: 12 of 12 requests got a result in the last minute.',
+    'Merchants get results: 9,999 of 10,000 requests got a result in the last minute (99.9 %).',
+    'Some merchants get no result: 90 of 100 requests got a result in the last minute (90.0 %).',
+    'Merchants are not served: 0 of 6,599 requests got a result in the last minute (0.0 %).',
+  ]);
+  const doubts = { keys: 3, oldestMs: 61_000, countedAt: '2026-01-01T00:00:00Z', isLate: true };
+  expect(doubtsInWords(doubts)).toMatch(
+    /^not known now\. The last count was 3, the oldest for 1 minute 1 second/,
+  );
+  expect(doubtsInWords({ ...doubts, keys: null, countedAt: null })).toMatch(/^not known/);
+});
+
+type Overviewed = ReturnType<typeof open>;
 
 async function requests(overview: OverviewSource): Promise<Record<string, number>> {
   await overview.take();

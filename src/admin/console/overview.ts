@@ -1,8 +1,17 @@
-import type { Doubts, OutcomeGroup, Overview, Sample } from '../../console/contract.ts';
+import type {
+  Counted,
+  Doubts,
+  Lately,
+  OutcomeGroup,
+  Overview,
+  Percentiles,
+  Sample,
+} from '../../console/contract.ts';
 import type { Clock } from '../../lib/clock.ts';
 import { thisBuild } from '../../lib/program.ts';
 import type { Mode } from '../../store/types.ts';
 import type { Metrics } from '../../telemetry/metrics.ts';
+import { percentileBetween } from '../../telemetry/series.ts';
 import type { Check } from '../source.ts';
 
 export const EVERY_MS = 5000;
@@ -11,13 +20,22 @@ export const MOST_KEPT = 721;
 /** How late a count of the keys in doubt may be before it needs attention. */
 const COUNT_LATE_MS = 15_000;
 
+/** What the page calls the last minute. */
+const LATELY_MS = 60_000;
+
 /** Every outcome that is not listed is `refused`: those are the problem codes that blame the request. */
 const GROUPS: Readonly<Record<string, OutcomeGroup>> = {
-  ...{ executed: 'executed', released: 'executed', forwarded: 'executed', passed_through: 'executed' },
-  ...{ upgraded: 'executed', replayed: 'replayed', outcome_unknown: 'unknown', store_unavailable: 'failed' },
-  ...{ upstream_unreachable: 'failed', overloaded: 'failed', shutting_down: 'failed' },
-  ...{ internal_error: 'failed' },
+  ...{ executed: 'executed', replayed: 'replayed', outcome_unknown: 'unknown' },
+  ...{ forwarded: 'passedOn', passed_through: 'passedOn', upgraded: 'passedOn' },
+  ...{ released: 'notServed', merchant_gone: 'notServed', store_unavailable: 'notServed' },
+  ...{ upstream_unreachable: 'notServed', overloaded: 'notServed', shutting_down: 'notServed' },
+  ...{ internal_error: 'notServed' },
 };
+
+/** Below this share of results the state is a warning, and below the other one merchants are not served. */
+const SHARE = { warning: 0.99, failing: 0.5 };
+/** Of fewer requests than this, the share says too little to be a failure. */
+const LEAST_DUE = 5;
 
 interface OverviewParts {
   mode: Mode;
@@ -35,6 +53,8 @@ export class OverviewSource {
   readonly #parts: OverviewParts;
   readonly #startedMs: number;
   readonly #kept: Sample[] = [];
+  /** The fine buckets of each histogram at the last sample. */
+  readonly #fine = new Map<string, number[]>();
   #timer: NodeJS.Timeout | undefined;
 
   constructor(parts: OverviewParts) {
@@ -55,15 +75,13 @@ export class OverviewSource {
 
   async take(): Promise<void> {
     const { metrics } = this.#parts;
-    const upMs = this.#upMs();
-    const { keys: inDoubt } = await this.#doubts();
-    const requests = { executed: 0, replayed: 0, unknown: 0, refused: 0, failed: 0 };
-    for (const { labels, value } of (await metrics.requests.get()).values)
-      requests[GROUPS[String(labels.outcome)] ?? 'refused'] += value;
+    const { upMs, requests, backendErrors } = await this.#count();
+    const { keys, isLate } = await this.#doubts();
     this.#kept.push({
-      ...{ upMs, requests, inDoubt },
-      gateway: await durationsOf(metrics.gatewaySeconds),
-      backend: await durationsOf(metrics.upstreamSeconds),
+      ...{ upMs, requests, backendErrors, inDoubt: isLate ? null : keys },
+      answerMs: this.#percentilesOf('requestSeconds'),
+      gatewayMs: this.#percentilesOf('gatewaySeconds'),
+      backendMs: this.#percentilesOf('upstreamSeconds'),
       inFlight: await sumOf(metrics.inFlight),
       waiting: await sumOf(metrics.waiting),
     });
@@ -72,23 +90,47 @@ export class OverviewSource {
 
   /** @param afterMs leaves out the samples until this time, which the page has */
   async read(afterMs: number): Promise<Overview> {
-    const { mode, countDoubtsEveryMs, clock } = this.#parts;
+    const { mode, clock } = this.#parts;
     const checks = await this.#parts.checks();
     const doubts = await this.#doubts();
-    const [nowMs, upMs] = [clock.wallMs(), this.#upMs()];
-    const countAgeMs = doubts.countedAt === null ? upMs : nowMs - Date.parse(doubts.countedAt);
+    const now = await this.#count();
+    const before = this.#kept.findLast(({ upMs }) => upMs <= now.upMs - LATELY_MS) ?? this.#kept[0];
+    const lately = before && before.upMs < now.upMs ? between(before, now) : null;
+    const served = stateOf(lately);
     const needsAttention =
+      served !== 'ok' ||
       mode === 'observe' ||
       (doubts.keys ?? 0) > 0 ||
-      countAgeMs > 2 * countDoubtsEveryMs + COUNT_LATE_MS ||
+      doubts.isLate ||
       checks.some(({ warnings = [] }) => warnings.length > 0);
-    const isFailing = checks.some(({ ok }) => !ok);
+    const isFailing = served === 'failing' || checks.some(({ ok }) => !ok);
     return {
-      ...{ nowAt: new Date(nowMs).toISOString(), upMs, checks, doubts, mode },
+      ...{ nowAt: new Date(clock.wallMs()).toISOString(), upMs: now.upMs, checks, doubts, mode, lately },
       state: isFailing ? 'failing' : needsAttention ? 'warning' : 'ok',
       samples: this.#kept.filter((sample) => sample.upMs > afterMs),
       build: thisBuild(),
     };
+  }
+
+  /** What was counted since the start. */
+  async #count(): Promise<Counted> {
+    const { metrics } = this.#parts;
+    const upMs = this.#upMs();
+    const requests = { executed: 0, replayed: 0, passedOn: 0, unknown: 0, refused: 0, notServed: 0 };
+    for (const { labels, value } of (await metrics.requests.get()).values)
+      requests[GROUPS[String(labels.outcome)] ?? 'refused'] += value;
+    return { upMs, requests, backendErrors: metrics.backendErrors };
+  }
+
+  /** Of the time since the sample before. Requests that were not sent do not count as the backend's. */
+  #percentilesOf(name: 'requestSeconds' | 'gatewaySeconds' | 'upstreamSeconds'): Percentiles | null {
+    const counts = this.#parts.metrics[name].fineCounts(
+      (labels) => !('result' in labels && labels.result === 'not_sent'),
+    );
+    const before = this.#fine.get(name) ?? [];
+    this.#fine.set(name, counts);
+    const [half, most] = [0.5, 0.99].map((share) => percentileBetween(before, counts, share));
+    return half === undefined || most === undefined ? null : { half: half * 1000, most: most * 1000 };
   }
 
   #upMs(): number {
@@ -97,30 +139,40 @@ export class OverviewSource {
 
   /** The keys in doubt, once they have been counted. Until then their gauges are 0, which says nothing about the store. */
   async #doubts(): Promise<Doubts> {
-    const { metrics } = this.#parts;
+    const { metrics, countDoubtsEveryMs, clock } = this.#parts;
     metrics.readGauges();
-    const countedS = await sumOf(metrics.doubtsCounted);
-    if (countedS === 0) return { keys: null, oldestMs: null, countedAt: null };
+    const countedMs = (await sumOf(metrics.doubtsCounted)) * 1000;
+    const ageMs = countedMs === 0 ? this.#upMs() : clock.wallMs() - countedMs;
+    const isLate = ageMs > 2 * countDoubtsEveryMs + COUNT_LATE_MS;
+    if (countedMs === 0) return { keys: null, oldestMs: null, countedAt: null, isLate };
     return {
       keys: await sumOf(metrics.keysInDoubt),
       oldestMs: Math.round((await sumOf(metrics.oldestInDoubt)) * 1000),
-      countedAt: new Date(countedS * 1000).toISOString(),
+      countedAt: new Date(countedMs).toISOString(),
+      isLate,
     };
   }
 }
 
+function between(before: Counted, now: Counted): Lately {
+  const groups = Object.entries(now.requests) as [OutcomeGroup, number][];
+  const requests = Object.fromEntries(
+    groups.map(([group, count]) => [group, count - before.requests[group]]),
+  ) as Counted['requests'];
+  const backendErrors = now.backendErrors - before.backendErrors;
+  const answered = requests.executed + requests.replayed + requests.passedOn;
+  return {
+    ...{ ms: now.upMs - before.upMs, requests, backendErrors, results: answered - backendErrors },
+    due: answered + requests.unknown + requests.notServed,
+  };
+}
+
+/** What merchants get decides first: a gateway whose checks all pass can still leave every request without a result. */
+function stateOf(lately: Lately | null): Overview['state'] {
+  const { due, results, requests } = lately ?? { due: 0, results: 0, requests: { refused: 0 } };
+  if (due >= LEAST_DUE && results < SHARE.failing * due) return 'failing';
+  return results < SHARE.warning * due || (due === 0 && requests.refused > 0) ? 'warning' : 'ok';
+}
+
 const sumOf = async (gauge: Metrics['inFlight'] | Metrics['keysInDoubt']): Promise<number> =>
   (await gauge.get()).values.reduce((sum, { value }) => sum + value, 0);
-
-/** Adds up durations, without those of requests that were not sent to the backend. */
-async function durationsOf(
-  histogram: Metrics['gatewaySeconds'] | Metrics['upstreamSeconds'],
-): Promise<Sample['gateway']> {
-  const durations = { number: 0, ms: 0 };
-  for (const { metricName = '', labels, value } of (await histogram.get()).values) {
-    if ('result' in labels && labels.result === 'not_sent') continue;
-    if (metricName.endsWith('_count')) durations.number += value;
-    if (metricName.endsWith('_sum')) durations.ms += value * 1000;
-  }
-  return durations;
-}

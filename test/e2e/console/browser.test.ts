@@ -110,13 +110,14 @@ describe('the console in Chromium', () => {
     const { page } = admin;
     await tabTo(page, 'nav a[href="#/overview"]');
     await page.keyboard.press('Enter');
-    const chart = page.getByRole('region', { name: 'Requests per second' });
-    await chart.getByRole('img', { name: 'Chart: Requests per second' }).waitFor();
+    const name = 'Answered by the backend, per second';
+    const chart = page.getByRole('region', { name });
+    await chart.getByRole('img', { name: `Chart: ${name}` }).waitFor();
     await Promise.all(Array.from({ length: 6 }, () => withdraw(gateway.url, { key: randomUUID() })));
     await chart.getByText('Values as a table').click();
-    const table = chart.getByRole('table', { name: 'Requests per second, newest first' });
+    const table = chart.getByRole('table', { name: `${name}, newest first` });
     expect(await table.getByRole('columnheader').allTextContents()).toEqual([
-      ...['Time', 'Executed', 'Replayed', 'Refused', 'Outcome unknown', 'Failed, not sent'],
+      ...['Time', 'Executed', 'Replayed', 'Passed on'],
     ]);
     const executed = table.locator('tbody td:nth-of-type(1)');
     await until(async () => {
@@ -127,7 +128,10 @@ describe('the console in Chromium', () => {
     await chart.locator('.u-over').hover();
     await chart.getByRole('row', { name: /^Time : \d\d:\d\d:\d\d$/ }).waitFor();
     const checks = page.getByRole('region', { name: 'Checks, as on /readyz' });
-    expect(await checks.textContent()).toMatch(/store✓ Well: sqlite.*upstream✓ Well: reachable.*keys✓ Well/);
+    expect(await checks.textContent()).toMatch(
+      /store✓ Passes: sqlite.*upstream✓ Passes: reachable.*keys✓ Passes/,
+    );
+    await page.getByText(/^Merchants get results: 6 of 6 requests got a result in the last/).waitFor();
   });
 
   it('looks a key up by merchant and key, and by its recordId', async () => {

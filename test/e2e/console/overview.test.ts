@@ -10,7 +10,7 @@ import { until } from '../../support/until.ts';
 
 const stack = await stackForFile({ admin: consoleOptions, idempotency: { countDoubtsEveryMs: 1000 } });
 
-it('the overview needs attention until the last key in doubt is resolved, and while the count is old', async () => {
+it('the overview needs attention while a key is in doubt, while a merchant got no result, and while the count is old', async () => {
   const browser = await loggedIn(stack.adminUrl);
   const key = randomUUID();
   await withdraw(stack.url, { key, fault: 'execute-then-reset' });
@@ -30,7 +30,11 @@ it('the overview needs attention until the last key in doubt is resolved, and wh
     json: { as: 'completed', execution: record?.execution, reason: 'books' },
   });
   const build = { version: expect.stringMatching(/^\d/) };
-  expect(await counted(0)).toMatchObject({ state: 'ok', mode: 'protect', build });
+  // The merchant got no result within the last minute.
+  const lately = { due: 1, results: 0, requests: { unknown: 1 } };
+  expect(await counted(0)).toMatchObject({ state: 'warning', mode: 'protect', build, lately });
+  const other = await adminPortOf(stack);
+  expect((await (await loggedIn(other.url)).ask<Overview>('api/overview')).state).toBe('ok');
 
   // The last count is old then, as if the store had not answered since.
   const clock = movableClock();
