@@ -1,5 +1,3 @@
-import type { RecordId } from '../lib/brands.ts';
-
 /** Which records to list. */
 export interface ListRequest {
   /** Only those that an operator should look at: in doubt, executing without an owner, unreadable. */
@@ -50,7 +48,7 @@ export interface Refusal {
   /** The record as it is now. */
   record?: RecordView;
   /** The id of the record that is absent, or some of the ids that begin with the digits. */
-  recordIds?: RecordId[];
+  recordIds?: string[];
 }
 
 /**
