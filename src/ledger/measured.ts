@@ -21,12 +21,14 @@ const NOT_FOR_MERCHANTS: ReadonlySet<Timed> = new Set(['expiresInMs', 'list', 'a
  * Wraps a store, and tells the result and duration of each command, and which record cannot be read.
  *
  * @param refusal why starts and restarts must not be sent to the store now, although it may take them
+ * @param failed called when the store has not answered a command, or has refused it
  */
 export function measured(
   store: Store,
   clock: Clock,
   emit: Emit,
   refusal: () => string | undefined = () => undefined,
+  failed: () => void = () => {},
 ): Store {
   const timed = (method: Timed) => {
     const send = store[method].bind(store) as (...args: unknown[]) => Promise<unknown>;
@@ -42,11 +44,15 @@ export function measured(
       const refused = why === undefined ? undefined : new StoreUnavailable(why, { maybeWritten: false });
       return (refused ? Promise.reject(refused) : send(...args)).then(
         (answer) => {
-          ended(method !== 'health' || (answer as StoreHealth).ok);
+          const isOk = method !== 'health' || (answer as StoreHealth).ok;
+          ended(isOk);
+          if (!isOk) failed();
           return answer;
         },
         (error: unknown) => {
           ended(false);
+          if (error !== refused && error instanceof StoreUnavailable && !(error instanceof UnreadableRecord))
+            failed();
           const [subject] = args as [RecordId | { recordId: RecordId }];
           const recordId = typeof subject === 'object' ? subject.recordId : subject;
           if (error instanceof UnreadableRecord && !NOT_FOR_MERCHANTS.has(method))

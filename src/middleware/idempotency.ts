@@ -7,7 +7,6 @@ import type { Answer } from '../idempotency/answer.ts';
 import { Engine } from '../idempotency/engine.ts';
 import { idempotencyOptions } from '../idempotency/options.ts';
 import { protect } from '../idempotency/protect.ts';
-import { measured } from '../ledger/measured.ts';
 import { systemClock, within } from '../lib/clock.ts';
 import { contextOf, exemplarIdOf, markDone } from '../lib/context.ts';
 import type { Exchange } from '../lib/exchange.ts';
@@ -98,7 +97,7 @@ class Handlers {
     this.#emit = emit;
     const { executing, queued, queueTimeoutMs } = policy.limits;
     const slots = new Slots({ maxConnections: executing, maxQueued: queued, queueTimeoutMs }, systemClock);
-    const records = measured(store.store, systemClock, emit, () => store.watch?.refusal);
+    const records = store.measured(emit);
     const lookups = handlerLookups(options, policy, store);
     this.#lookups = new Lookups(records, policy.layer, lookups, emit, systemClock);
     void this.#lookups.lookUpAbandoned(store.lifetimes.leaseMs);

@@ -2,7 +2,9 @@ import type * as z from 'zod';
 import { parsed } from '../config/explain.ts';
 import { idempotencyOptions } from '../idempotency/options.ts';
 import type { Store } from '../ledger/ledger.ts';
+import { measured } from '../ledger/measured.ts';
 import { openLedger } from '../ledger/open-store.ts';
+import { Outages } from '../ledger/outages.ts';
 import { StoreWatch, storeIdOf } from '../ledger/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
 import { lockOptions, storeOptions } from '../store/options.ts';
@@ -137,6 +139,7 @@ export class OpenedStore implements IdempotencyStore {
   /** Who counts and logs what the store tells. It is opened before the `idempotency` that use it, so they are added later. */
   readonly emits: Set<Emit>;
   readonly watch: StoreWatch | undefined;
+  readonly #outages: Outages;
   readonly storeId: () => string | undefined;
 
   constructor(
@@ -144,13 +147,21 @@ export class OpenedStore implements IdempotencyStore {
     lifetimes: Lifetimes,
     emits: Set<Emit>,
     watch: StoreWatch | undefined,
+    outages: Outages,
     storeId: () => string | undefined,
   ) {
     this.store = store;
     this.lifetimes = lifetimes;
     this.emits = emits;
     this.watch = watch;
+    this.#outages = outages;
     this.storeId = storeId;
+  }
+
+  /** The store for one `idempotency`, which counts and logs what it asks for. */
+  measured(emit: Emit): Store {
+    const refusal = () => this.watch?.refusal;
+    return measured(this.store, systemClock, emit, refusal, () => this.#outages.failed());
   }
 
   async health() {
@@ -160,6 +171,7 @@ export class OpenedStore implements IdempotencyStore {
 
   async close(): Promise<void> {
     await this.watch?.close();
+    this.#outages.close();
     await this.store.close();
   }
 }
@@ -224,5 +236,6 @@ async function open(
   for (const warning of watch?.atStart ?? []) emit('attention', { warning: `store: ${warning}` });
   watch?.begin();
   const storeId = await storeIdOf(opened, sections.idempotency.mode, watch);
-  return new OpenedStore(opened, lifetimes, emits, watch, storeId);
+  const outages = new Outages(opened, systemClock, emit);
+  return new OpenedStore(opened, lifetimes, emits, watch, outages, storeId);
 }

@@ -152,6 +152,22 @@ export const EVENTS = {
     },
     'unreadable',
   ),
+  store_lost: error(
+    'the store does not answer',
+    'Requests with a key get 503, replays too, and nothing is sent for them; other requests are served. Bring it back, and do not restart the gateway. One line for each outage. See OncegateStoreFailing.',
+    { reason },
+  ),
+  store_back: warn('the store answers again', 'The outage has ended, and requests with a key are served.', {
+    awayMs: ms('for how long it did not answer'),
+  }),
+  store_refuses: error(
+    'the store refuses writes',
+    'Its disk or its memory is full, or it cannot write for another reason: new keys get 503, and replays are answered. One line for each outage. See OncegateStoreRefusesWrites.',
+    { reason },
+  ),
+  store_writes: warn('the store takes writes again', 'New keys are started again.', {
+    refusedMs: ms('for how long it refused them'),
+  }),
   clock_stepped: error(
     'the clock of Redis’ host was stepped: records expire early or late',
     'Slew that clock, never step it.',

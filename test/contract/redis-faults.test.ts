@@ -3,8 +3,11 @@ import { join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
 import { Redis } from 'ioredis';
 import { describe, expect, it } from 'vitest';
+import { Outages } from '../../src/ledger/outages.ts';
+import { systemClock } from '../../src/lib/clock.ts';
 import { createClient } from '../../src/store/redis/client.ts';
 import { StoreUnavailable } from '../../src/store/types.ts';
+import { emitTo } from '../support/emit.ts';
 import { openStore, type StoreTimes } from '../support/open-store.ts';
 import { type RedisServer, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
@@ -122,6 +125,16 @@ describe.concurrent('when redis refuses writes', () => {
     // A write over a record needs no more memory.
     expect(restart).toEqual(code === 'OOM' ? 'ok' : expect.objectContaining({ maybeWritten: false }));
     expect(await store.peek(newRequest())).toEqual({ kind: 'absent' });
+    const told: string[] = [];
+    const emit = emitTo({
+      store_lost: ({ reason }) => told.push(`lost: ${reason}`),
+      store_refuses: ({ reason }) => told.push(reason),
+    });
+    const outages = new Outages(store, systemClock, emit);
+    outages.failed();
+    await until(() => told.length > 0);
+    expect(told).toEqual([expect.stringMatching(new RegExp(`^redis: ${code} `))]);
+    outages.close();
   });
 
   it('because it is out of memory, results, releases and doubts are still stored', async () => {

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { describe, expect, it } from 'vitest';
+import { EVENTS } from '../../../src/telemetry/events.ts';
 import { BEARER, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { temporaryFolder, testConfig } from '../../support/config.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
@@ -145,7 +146,10 @@ it('standard output has one line of JSON for each request, and nothing secret th
   await redis.kill();
   await first;
   await withdraw(url, { key: 'order-away' });
+  const messages = () => gateway.lines.map((line) => (JSON.parse(line) as Line).msg);
+  await until(() => messages().includes(EVENTS.store_lost.message));
   await redis.restart();
+  await until(() => messages().includes(EVENTS.store_back.message));
   const requests = (await idle(adminUrl)).value('oncegate_requests_total');
   // After the exit there are still lines to read.
   const closed = once(gateway.child, 'close');
@@ -164,5 +168,10 @@ it('standard output has one line of JSON for each request, and nothing secret th
     expect(new Date(String(line.time)).toISOString()).toBe(line.time);
     if (line.operation !== 'none') expect(line.merchant).toMatch(/^M-(ALPHA|BRAVO|CHARLIE)$/);
   }
+  const outage = lines.filter(({ msg }) => String(msg).startsWith('the store '));
+  expect(outage).toMatchObject([
+    { level: 'error', msg: EVENTS.store_lost.message, reason: expect.stringMatching(/^redis: /) },
+    { level: 'warn', msg: EVENTS.store_back.message, awayMs: expect.any(Number) },
+  ]);
   expect(sandbox.ledger.duplicateKeys()).toEqual([]);
 });

@@ -4,6 +4,7 @@ import { Agent } from 'node:http';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
+import { EVENTS } from '../../../src/telemetry/events.ts';
 import { BEARER, isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { configFor, parsedConfig } from '../../support/config.ts';
 import { limitFiles } from '../../support/limit-files.ts';
@@ -49,6 +50,11 @@ it('a disk that is filled while 24 merchants pay, and freed again: one payout a 
   const known = randomUUID();
   const paid = await withdraw(gateway.url, { key: known });
 
+  const said = (message: string) =>
+    gateway.lines
+      .map((line) => JSON.parse(line) as Record<string, unknown>)
+      .filter(({ msg }) => msg === message);
+
   const traffic = payAll(gateway);
   const ended = (status: number) =>
     [...traffic.answers.values()].filter((answer) => answer.status === status);
@@ -57,7 +63,7 @@ it('a disk that is filled while 24 merchants pay, and freed again: one payout a 
     await until(() => ended(201).length > before + MERCHANTS);
   };
   // First no byte can be written; then none after the first page.
-  for (const bytes of [1, 4096]) {
+  for (const [outages, bytes] of [1, 4096].entries()) {
     await paying();
     const refused = ended(503).length;
     limitFiles(gateway.pid, bytes);
@@ -72,6 +78,10 @@ it('a disk that is filled while 24 merchants pay, and freed again: one payout a 
     await paying();
     await until(async () => (await refuses()) === 0);
     await until(async () => (await readiness()).status === 200);
+    await until(() => said(EVENTS.store_writes.message).length > outages);
+    for (const { message } of [EVENTS.store_refuses, EVENTS.store_writes])
+      expect(said(message)).toHaveLength(outages + 1);
+    expect(said(EVENTS.store_refuses.message).at(-1)?.reason).toMatch(/^sqlite: /);
   }
   // The files cannot grow any more: some writes fit into them, and others fail.
   for (const share of [1, 2, 3]) {
@@ -101,5 +111,6 @@ it('a disk that is filled while 24 merchants pay, and freed again: one payout a 
   await Promise.all(retries);
   expect(sandbox.ledger.duplicateKeys()).toEqual([]);
   expect(sandbox.ledger.payouts()).toBe(answered.length + 1);
+  expect(said(EVENTS.store_lost.message)).toEqual([]);
   expect(await gateway.end()).toBe(0);
 }, 120_000);
