@@ -135,11 +135,22 @@ describe('the commands of the documents', () => {
     expect([retry.status, retry.json()]).toEqual([201, { from: 'the books' }]);
 
     await withdraw(stack.url, { key: 'order-2002', fault: 'execute-then-reset' });
-    const [{ recordId, execution }] = JSON.parse(await runHere(listed)).records;
+    const [{ recordId, requestId, execution }] = JSON.parse(await runHere(listed)).records;
     expect(JSON.parse(await runHere(shown, { RECORD_ID: recordId })).record).toMatchObject({
       recordId,
       execution,
     });
+    const [byDigits, byRequest, ...others] = commandsUnder(
+      `${RUNBOOK}/resolve-a-key-in-doubt.md`,
+      'From a line of the log',
+    );
+    expect(others).toEqual([]);
+    const [first, second] = [
+      await runHere(byDigits, { '1d9f077f52c7a86d': recordId.slice(0, 16) }),
+      await runHere(byRequest, { 'bf67f6e5-52c7-4738-986d-95d433188dae': requestId }),
+    ];
+    expect([first, second]).toEqual([first, first]);
+    expect(first).toContain(`\nrecordId    ${recordId}\n`);
     const names = { RECORD_ID: recordId, EXECUTION: execution, BASE64: btoa('{"from":"the port"}') };
     await runHere(resolved, names);
     const other = await withdraw(stack.url, { key: 'order-2002' });
