@@ -7,6 +7,9 @@ import type { Store } from './ledger.ts';
 const LOOK_EVERY_MS = 250;
 /** An outage is over when nothing has failed for so long: a disk that is almost full takes some writes and refuses others. */
 const QUIET_MS = 1000;
+/** The events that begin an outage, and those that end it. */
+const END_OF = { store_lost: 'store_back', store_refuses: 'store_writes' } as const;
+type Outage = keyof typeof END_OF;
 /** No record has this id. */
 const NO_RECORD = '0'.repeat(64) as RecordId;
 
@@ -18,9 +21,8 @@ export class Outages {
   readonly #store: Store;
   readonly #clock: Clock;
   readonly #emit: Emit;
-  // On the monotonic clock.
-  #lostAtMs: number | undefined;
-  #refusesAtMs: number | undefined;
+  /** When each outage began that has not ended. All times are on the monotonic clock. */
+  readonly #since = new Map<Outage, number>();
   /** The first failure that the store was not asked about yet, and the last one. */
   #suspectAtMs: number | undefined;
   #failedAtMs = 0;
@@ -53,7 +55,7 @@ export class Outages {
   }
 
   get #isSuspect(): boolean {
-    return (this.#lostAtMs ?? this.#refusesAtMs ?? this.#suspectAtMs ?? this.#store.refusing) !== undefined;
+    return this.#since.size > 0 || (this.#suspectAtMs ?? this.#store.refusing) !== undefined;
   }
 
   async #look(): Promise<void> {
@@ -68,20 +70,20 @@ export class Outages {
     const nowMs = this.#clock.monotonicMs();
     if (found) this.#failedAtMs = nowMs;
     else if (nowMs - this.#failedAtMs < QUIET_MS) return;
-    if (found?.answers === false) {
-      if (this.#lostAtMs === undefined) this.#emit('store_lost', { reason: found.reason });
-      this.#lostAtMs ??= sinceMs;
-    } else if (this.#lostAtMs !== undefined) {
-      this.#emit('store_back', { awayMs: Math.round(this.#failedAtMs - this.#lostAtMs) });
-      this.#lostAtMs = undefined;
+    this.#tell('store_lost', found?.answers === false, sinceMs, found?.reason);
+    // Of a store that does not answer, nobody knows whether it takes writes.
+    if (found?.answers !== false) this.#tell('store_refuses', found !== undefined, sinceMs, found?.reason);
+  }
+
+  #tell(outage: Outage, isOn: boolean, sinceMs: number, reason = ''): void {
+    const beganMs = this.#since.get(outage);
+    if (isOn && beganMs === undefined) {
+      this.#since.set(outage, sinceMs);
+      this.#emit(outage, { reason });
     }
-    if (found?.answers) {
-      if (this.#refusesAtMs === undefined) this.#emit('store_refuses', { reason: found.reason });
-      this.#refusesAtMs ??= sinceMs;
-    } else if (!found && this.#refusesAtMs !== undefined) {
-      this.#emit('store_writes', { refusedMs: Math.round(this.#failedAtMs - this.#refusesAtMs) });
-      this.#refusesAtMs = undefined;
-    }
+    if (isOn || beganMs === undefined) return;
+    this.#since.delete(outage);
+    this.#emit(END_OF[outage], { lastedMs: Math.round(this.#failedAtMs - beganMs) });
   }
 
   /** What is wrong with the store now, and whether it answers reads. */

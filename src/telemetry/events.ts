@@ -13,6 +13,7 @@ const traceId = optional(text('the trace that the request belongs to, if it has 
 const client = text('the address of the client');
 const by = text('who');
 const reason = text('why, in words');
+const lastedMs = ms('how long it lasted');
 const err = field<unknown>('error')('the error: `type`, `message`, `stack`, and `code` if it has one');
 const certificate = oneOf(
   CATALOGUE.certificateReloads.labels.certificate,
@@ -158,16 +159,14 @@ export const EVENTS = {
     { reason },
   ),
   store_back: warn('the store answers again', 'The outage has ended, and requests with a key are served.', {
-    awayMs: ms('for how long it did not answer'),
+    lastedMs,
   }),
   store_refuses: error(
     'the store refuses writes',
     'Its disk or its memory is full, or it cannot write for another reason: new keys get 503, and replays are answered. One line for each outage. See OncegateStoreRefusesWrites.',
     { reason },
   ),
-  store_writes: warn('the store takes writes again', 'New keys are started again.', {
-    refusedMs: ms('for how long it refused them'),
-  }),
+  store_writes: warn('the store takes writes again', 'New keys are started again.', { lastedMs }),
   clock_stepped: error(
     'the clock of Redis’ host was stepped: records expire early or late',
     'Slew that clock, never step it.',

@@ -46,9 +46,9 @@ function watched() {
   const lines: string[] = [];
   const emit = emitTo({
     store_lost: ({ reason }) => lines.push(`lost: ${reason}`),
-    store_back: ({ awayMs }) => lines.push(`back: ${awayMs}`),
+    store_back: ({ lastedMs }) => lines.push(`back: ${lastedMs}`),
     store_refuses: ({ reason }) => lines.push(`refuses: ${reason}`),
-    store_writes: ({ refusedMs }) => lines.push(`writes: ${refusedMs}`),
+    store_writes: ({ lastedMs }) => lines.push(`writes: ${lastedMs}`),
   });
   const outages = new Outages(ledger, clock, emit);
   const store = measured(ledger, clock, emit, undefined, () => outages.failed());

@@ -171,7 +171,7 @@ it('standard output has one line of JSON for each request, and nothing secret th
   const outage = lines.filter(({ msg }) => String(msg).startsWith('the store '));
   expect(outage).toMatchObject([
     { level: 'error', msg: EVENTS.store_lost.message, reason: expect.stringMatching(/^redis: /) },
-    { level: 'warn', msg: EVENTS.store_back.message, awayMs: expect.any(Number) },
+    { level: 'warn', msg: EVENTS.store_back.message, lastedMs: expect.any(Number) },
   ]);
   expect(sandbox.ledger.duplicateKeys()).toEqual([]);
 });
