@@ -236,6 +236,6 @@ async function open(
   for (const warning of watch?.atStart ?? []) emit('attention', { warning: `store: ${warning}` });
   watch?.begin();
   const storeId = await storeIdOf(opened, sections.idempotency.mode, watch);
-  const outages = new Outages(opened, systemClock, emit);
+  const outages = new Outages(opened, systemClock, emitToAll);
   return new OpenedStore(opened, lifetimes, emits, watch, outages, storeId);
 }

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { createReadStream, writeFileSync } from 'node:fs';
+import { createReadStream, renameSync, writeFileSync } from 'node:fs';
 import { Agent } from 'node:http';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
@@ -17,8 +17,10 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { type Idempotency, sqliteStore } from '../../../src/index.ts';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import type { OpenedStore } from '../../../src/middleware/stores.ts';
+import { EVENTS } from '../../../src/telemetry/events.ts';
 import { send } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';
+import { keptLog } from '../../support/log-lines.ts';
 import { rawConnection } from '../../support/raw.ts';
 import { connectionsOf } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
@@ -749,5 +751,31 @@ describe('idempotency()', () => {
     expect(codeOf(await post('k-1', { body: 'x'.repeat(1001) }))).toBe('body_too_large');
     expect(await chunked('k-2', `7d0\r\n${'x'.repeat(2000)}\r\n`)).toBe('HTTP/1.1 413 ');
     expect(runs).toBe(1);
+  });
+
+  it('tells the application’s logger once that the store refuses writes, and once that it takes them again', async () => {
+    const folder = temporaryFolder();
+    const { log, logger } = keptLog();
+    const { post } = await embed(
+      (app, protect) => app.post('/payouts', protect, (_req, res) => void res.send('paid')),
+      { folder, logger },
+    );
+    const [file, elsewhere] = ['records.db', 'elsewhere'].map((name) => join(folder, name)) as [
+      string,
+      string,
+    ];
+    const said = ({ message }: { message: string }) => log.filter(({ msg }) => msg === message);
+    expect((await post('k-1')).status).toBe(200);
+    renameSync(file, elsewhere);
+    const answers = await Promise.all(Array.from({ length: 20 }, (_, n) => post(`away-${n}`)));
+    expect(new Set(answers.map(codeOf))).toEqual(new Set(['store_unavailable']));
+    await until(() => said(EVENTS.store_refuses).length > 0);
+    renameSync(elsewhere, file);
+    await until(() => said(EVENTS.store_writes).length > 0);
+    expect([said(EVENTS.store_refuses), said(EVENTS.store_writes)]).toMatchObject([
+      [{ reason: expect.stringContaining('was removed or replaced') }],
+      [{ lastedMs: expect.any(Number) }],
+    ]);
+    expect((await post('away-0')).status).toBe(200);
   });
 });
