@@ -5,6 +5,7 @@
 import { spawnSync } from 'node:child_process';
 import { globSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
+import { transform } from 'esbuild';
 import { bundleCommand } from './bundle.ts';
 import { licences } from './licences.ts';
 import { bundlePages } from './pages.ts';
@@ -22,6 +23,7 @@ for (const name of globSync('**/*.d.ts', { cwd: dist })) {
   const declarations = readFileSync(join(dist, name), 'utf8');
   writeFileSync(join(dist, name), declarations.replace(/(['"])(\.[^'"]*)\.ts\1/g, '$1$2.js$1'));
 }
+await writeEntry();
 await bundlePages(dist);
 writeFileSync(join(dist, 'THIRD-PARTY-LICENSES.md'), licences());
 if (!(await bundleCommand(dist))) process.exit(1);
@@ -29,3 +31,21 @@ if (!(await bundleCommand(dist))) process.exit(1);
 const { stdout } = spawnSync('git', ['rev-parse', 'HEAD'], { cwd: root, encoding: 'utf8' });
 const commit = process.env.ONCEGATE_COMMIT || stdout?.trim();
 if (commit) writeFileSync(join(dist, 'commit'), `${commit}\n`);
+
+/**
+ * Writes what `import` and `require` load. It loads the library only on a Node that can run it: on an older one the imports of the library
+ * would fail first, with an error that says nothing of Node. So it is CommonJS, and names the exports for those who import it.
+ */
+async function writeEntry(): Promise<void> {
+  const source = readFileSync(join(root, 'src', 'node-version.ts'), 'utf8').replace('export ', '');
+  const { code } = await transform(source, { loader: 'ts', target: 'node14' });
+  const names = Object.keys(await import('../src/index.ts')).join(', ');
+  const entry = `${code}
+const sentence = sentenceForOldNode();
+if (sentence) throw new Error(sentence);
+module.exports = require('./index.js');
+// Node finds the names for import here.
+0 && (module.exports = { ${names} });
+`;
+  writeFileSync(join(dist, 'entry.cjs'), entry);
+}

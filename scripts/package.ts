@@ -1,46 +1,24 @@
 /**
- * `npm run package [-- FOLDER]`: builds the npm package in a folder (default ./package), as a tarball. The manifest there is
- * not the repository's: it has no scripts, no development packages, and no Node of its own.
+ * `npm run package [-- FOLDER] [--repository URL]`: builds the npm package in a folder (default ./package), as a tarball. The manifest
+ * there is not the repository's: it has no scripts, no development packages, and no Node of its own. Nor is the README. Without the
+ * address of the repository, npm refuses to publish the tarball.
  */
 import { execFileSync, type StdioOptions } from 'node:child_process';
 import { cpSync, existsSync, globSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
+import { parseArgs } from 'node:util';
+import { COPIED, manifest, version } from './package/manifest.ts';
 import { root } from './root.ts';
 
-const target = resolve(process.argv[2] ?? join(root, 'package'));
+const { values, positionals } = parseArgs({
+  options: { repository: { type: 'string' } },
+  allowPositionals: true,
+});
+const target = resolve(positionals[0] ?? join(root, 'package'));
 const contents = join(target, 'contents');
 
-/** What a machine needs on which nothing of this repository is but the package. docs/deploying.md copies from it. */
-const COPIED = [
-  ...['config', 'deploy', 'docs', 'examples', 'grafana'],
-  ...['README.md', 'LICENSE', 'CHANGELOG.md', 'SECURITY.md'],
-];
 /** Pictures, and what is only for those who change this repository. */
 const LEFT_OUT = ['docs/interfaces.json', 'docs/console', 'grafana/source', 'grafana/generate.ts'];
-
-const json = (path: string) => JSON.parse(readFileSync(join(root, path), 'utf8'));
-
-function manifest(): object {
-  const manifest = json('package.json');
-  const { name, version, description, license, type, engines, bin, dependencies } = manifest;
-  // OpenTelemetry is needed for `tracing.endpoint` only, and whoever sets it installs it (ADR 32).
-  const optional = Object.keys(manifest.optionalDependencies).filter((name) =>
-    name.startsWith('@opentelemetry/'),
-  );
-  return {
-    ...{ name, version, description, license, type, engines, bin },
-    keywords: ['idempotency', 'idempotency-key', 'express', 'middleware', 'gateway', 'payments'],
-    exports: {
-      '.': { types: './dist/index.d.ts', default: './dist/index.js' },
-      './package.json': './package.json',
-    },
-    files: ['dist', ...COPIED],
-    dependencies,
-    // Any version, because npm refuses to install this package beside another one, even if nobody uses it.
-    peerDependencies: Object.fromEntries(optional.map((library) => [library, '*'])),
-    peerDependenciesMeta: Object.fromEntries(optional.map((library) => [library, { optional: true }])),
-  };
-}
 
 /** Leaves the text of links in the documents that lead to a part of the repository that the package does not have. */
 function removeDeadLinks(): void {
@@ -64,8 +42,9 @@ for (const name of COPIED)
     filter: (path) => !LEFT_OUT.some((folder) => path === join(root, folder)),
   });
 removeDeadLinks();
-writeFileSync(join(contents, 'package.json'), `${JSON.stringify(manifest(), null, 2)}\n`);
+cpSync(join(root, 'scripts', 'package', 'README.md'), join(contents, 'README.md'));
+writeFileSync(join(contents, 'package.json'), `${JSON.stringify(manifest(values.repository), null, 2)}\n`);
 const stdio: StdioOptions = ['ignore', 'ignore', 'inherit'];
 execFileSync(process.execPath, [join(root, 'scripts', 'build.ts'), join(contents, 'dist')], { stdio });
 execFileSync('npm', ['pack', '--silent', '--pack-destination', target], { cwd: contents, stdio });
-process.stdout.write(`${join(target, `oncegate-${json('package.json').version}.tgz`)}\n`);
+process.stdout.write(`${join(target, `oncegate-${version}.tgz`)}\n`);

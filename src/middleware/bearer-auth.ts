@@ -17,7 +17,7 @@ export interface BearerAuthOptions {
   /** The key file, which is read again when it changes. See `oncegate keys --help`. Default `./keys.yaml`. */
   path?: string;
   /** The HMAC key for the secret keys in the file, at least 16 characters. Take it from the environment. Default: none. */
-  pepper?: string;
+  pepper?: string | undefined;
   /** The realm in `WWW-Authenticate`. Default `oncegate`. */
   realm?: string;
   /** Secret keys without this scope get 403. Default: every valid key may call. */

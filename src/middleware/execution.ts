@@ -48,8 +48,11 @@ declare global {
   }
 }
 
-/** The request that functions of the application get: Express's own, with what the application adds to its type. */
-export type HandlerRequest = 0 extends 1 & ExpressRequest
+/**
+ * The request that functions of the application get: Express's own, with what the application adds to its type. Without types of Express
+ * that is `any`, which has every key.
+ */
+export type HandlerRequest = string extends keyof ExpressRequest
   ? IncomingMessage & Express.Request
   : ExpressRequest;
 

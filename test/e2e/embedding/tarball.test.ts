@@ -1,29 +1,50 @@
 import { execFileSync, spawnSync } from 'node:child_process';
-import { existsSync, globSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import {
+  existsSync,
+  globSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { dirname, join } from 'node:path';
-import { beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { send, withdraw } from '../../support/client.ts';
+import { inShell } from '../../support/command.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
+import { commandsUnder, commandsWithin } from '../../support/documents.ts';
 import { freePort } from '../../support/free-port.ts';
 import { ROOT, read } from '../../support/repository.ts';
+import { compileStrictly, writeSnippets } from '../../support/snippets.ts';
 import { openSandbox } from '../../support/stack.ts';
 import { begin, startTour } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
+import { EXPORTS, WITH_EXPRESS, WITHOUT_EXPRESS } from './package-types.ts';
 
-const DOCUMENT = read('docs/embedding.md');
+const README = 'scripts/package/README.md';
 const DOCUMENTED = read('docs/configuration.md');
 const PAYOUT = '{"action":"withdraw","amount":10,"bank_code":"058","account_number":"0123456789"}';
 
 /** npm, and what it installs, must run on the Node of this test. */
 const env = { ...process.env, PATH: `${dirname(process.execPath)}:${process.env.PATH}` };
 
-/** The example of docs/embedding.md with this name. */
-const exampleOf = (name: string): string =>
-  DOCUMENT.match(new RegExp(`\`\`\`js ${name}\\n(.*?)\`\`\``, 's'))?.[1] ?? '';
+/** The example of a document with this name. */
+const exampleOf = (document: string, name: string): string =>
+  read(document).match(new RegExp(`\`\`\`c?js ${name}\\n(.*?)\`\`\``, 's'))?.[1] ?? '';
 
+const MERCHANT = { authorization: 'Bearer sk_sandbox_alpha' };
 const COMMIT = '0123456789abcdef0123456789abcdef01234567';
 
+const TYPE_PACKAGES = ['@types/node@24', '@types/express@5', 'types-express-4@npm:@types/express@4'];
+/** What docs/migrating.md shows the code of, in the versions that the benchmark has. */
+const OTHERS = Object.entries(JSON.parse(read('bench/peers/package.json')).dependencies)
+  .filter(([name]) => /^@node-idempotency|^express-idempotency$/.test(name))
+  .map(([name, version]) => `${name}@${version}`);
+
 const folder = temporaryFolder();
+afterAll(() => rmSync(folder, { recursive: true }), 300_000);
 const sandbox = await openSandbox();
 const making = [join(ROOT, 'scripts/package.ts'), join(folder, 'package')];
 const made = execFileSync(process.execPath, making, { env: { ...env, ONCEGATE_COMMIT: COMMIT } });
@@ -78,23 +99,28 @@ it('has documents whose links all lead somewhere', () => {
 });
 
 const project = join(folder, 'project');
+const [install, pepper, issue] = commandsUnder(README, 'Install');
 
 describe('in an empty project', () => {
   beforeAll(() => {
     mkdirSync(project);
-    writeFileSync(join(project, 'package.json'), '{"private":true,"type":"module"}');
+    writeFileSync(join(project, 'package.json'), '{"private":true}');
     const flags = ['--prefer-offline', '--no-audit', '--no-fund', '--loglevel=error'];
-    const install = ['install', ...flags, tarball, 'express@5'];
-    execFileSync('npm', install, { cwd: project, env, stdio: 'pipe' });
-  }, 180_000);
+    expect(install?.text).toBe('npm install oncegate express');
+    const packages = [tarball, 'express@5', ...TYPE_PACKAGES, ...OTHERS];
+    execFileSync('npm', ['install', ...flags, ...packages], { cwd: project, env, stdio: 'pipe' });
+  }, 600_000);
 
-  /** Starts an example of docs/embedding.md, on a port of its own. */
-  async function start(name: string) {
+  /** Starts an example, on a port of its own, in a folder of its own. */
+  async function start(name: string, document = 'docs/embedding.md') {
     const port = await freePort();
-    writeFileSync(join(project, `${name}.js`), exampleOf(name));
-    const variables = { PORT: String(port), BACKEND: sandbox.url, KEYS: writeKeys(project) };
-    const program = [process.execPath, `${name}.js`];
-    const { printed, end } = begin([], { program, cwd: project, env: { ...env, ...variables } });
+    const cwd = join(project, `${document.replaceAll('/', '-')}-${name}`);
+    mkdirSync(cwd);
+    const file = name === 'commonjs' ? 'example.cjs' : 'example.mjs';
+    writeFileSync(join(cwd, file), exampleOf(document, name));
+    const variables = { PORT: String(port), BACKEND: sandbox.url, KEYS: writeKeys(cwd) };
+    const program = [process.execPath, file];
+    const { printed, end } = begin([], { program, cwd, env: { ...env, ...variables } });
     await printed(/listening/);
     return { end, port };
   }
@@ -132,22 +158,21 @@ describe('in an empty project', () => {
     expect(readdirSync(cwd)).toEqual(['data']);
   });
 
-  it('proxy: no second payout when the backend executes and then resets', async () => {
-    const { port } = await start('proxy');
-    const headers = {
-      authorization: 'Bearer sk_sandbox_alpha',
-      'x-tenant': 'M-ALPHA',
-      'idempotency-key': 'proxy',
-      'x-sandbox-fault': 'execute-then-reset',
-    };
-    expect((await pay(port, '/v1/index.php', headers)).status).toBe(502);
-    expect((await pay(port, '/v1/index.php', headers)).status).toBe(409);
-    expect(sandbox.ledger.payouts({ key: 'proxy' })).toBe(1);
-  });
+  it.each([README, 'docs/embedding.md'])(
+    'proxy of %s: no second payout when the backend executes and then resets',
+    async (document) => {
+      const { port } = await start('proxy', document);
+      const fault = { 'idempotency-key': document, 'x-sandbox-fault': 'execute-then-reset' };
+      expect((await pay(port, '/v1/index.php', { ...MERCHANT, ...fault })).status).toBe(502);
+      expect((await pay(port, '/v1/index.php', { ...MERCHANT, ...fault })).status).toBe(409);
+      expect(sandbox.ledger.payouts({ key: document })).toBe(1);
+      expect((await pay(port, '/v1/index.php', fault)).status).toBe(401);
+    },
+  );
 
   it('gateway: it serves, and ends at SIGTERM', async () => {
     const { end, port } = await start('gateway');
-    const headers = { authorization: 'Bearer sk_sandbox_alpha', 'idempotency-key': 'gateway' };
+    const headers = { ...MERCHANT, 'idempotency-key': 'gateway' };
     expect((await pay(port, '/v1/index.php', headers)).status).toBe(201);
     expect((await pay(port, '/v1/index.php', headers)).headers['idempotent-replayed']).toBe('true');
     expect(sandbox.ledger.payouts({ key: 'gateway' })).toBe(1);
@@ -156,37 +181,81 @@ describe('in an empty project', () => {
 
   it('handler: a refusal frees the key', async () => {
     const { port } = await start('handler');
-    const headers = { 'x-tenant': 'M-ALPHA', 'idempotency-key': 'k-1' };
+    const headers = { ...MERCHANT, 'idempotency-key': 'k-1' };
     expect((await pay(port, '/payouts', headers, '{"amount":0}')).status).toBe(422);
     expect((await pay(port, '/payouts', headers, '{"amount":10}')).status).toBe(201);
     const again = await pay(port, '/payouts', headers, '{"amount":10}');
     expect([again.headers['idempotent-replayed'], again.json()]).toEqual(['true', { paid: 10 }]);
   });
+
+  it('commonjs: a handler pays once', async () => {
+    const { port } = await start('commonjs', README);
+    const first = await pay(port, '/payouts', { 'idempotency-key': 'k-1' }, '{"amount":10}');
+    const again = await pay(port, '/payouts', { 'idempotency-key': 'k-1' }, '{"amount":10}');
+    expect([first.status, again.headers['idempotent-replayed']]).toEqual([201, 'true']);
+  });
+
+  it('the commands of its README make a key, pay once with it, and start the gateway', async () => {
+    const inProject = (command: string, more: NodeJS.ProcessEnv = {}) =>
+      inShell(command, { cwd: project, env: { ...env, ...more } });
+    const printed = await inProject(`${pepper?.text}\n${issue?.text}\necho $ONCEGATE_PEPPER`);
+    const [KEY = '', ONCEGATE_PEPPER = ''] = printed.split('\n');
+    writeFileSync(join(project, 'payouts.mjs'), exampleOf(README, 'handler'));
+    expect(read(README)).toContain('`node payouts.mjs`');
+    const PORT = String(await freePort());
+    const program = [process.execPath, 'payouts.mjs'];
+    const { printed: saying } = begin([], { program, cwd: project, env: { ...env, PORT, ONCEGATE_PEPPER } });
+    await saying(/listening/);
+    const [pay] = commandsUnder(README, 'In front of your own handler');
+    const here = (pay?.text ?? '').replace('3000', PORT);
+    for (const _ of [1, 2]) expect(await inProject(here, { KEY })).toBe('{"paid":10,"to":"M-1001"}');
+    const [command] = commandsUnder(README, 'The gateway');
+    expect(command?.text).toBe('npx oncegate start');
+    expect(commandsWithin(README)).toEqual(['node payouts.mjs', 'npx oncegate --help']);
+    expect(await inProject('npx oncegate --help')).toMatch(/^ {2}start /m);
+  });
 });
 
-/** An old Node of this machine, if any. The Node from the packages comes first in the path of an npm script, and is not old. */
-const oldNode = (process.env.PATH ?? '')
-  .split(':')
-  .concat('/usr/bin', '/usr/local/bin')
-  .map((path) => join(path, 'node'))
-  .find((node) => /^v(?:1[4-9]|2[0-3])\./.test(spawnSync(node, ['--version']).stdout?.toString() ?? ''));
+const linux = ['x64', 'arm64'].includes(process.arch) && process.platform === 'linux';
+const carried = `node-linux-${process.arch}`;
 
-it.skipIf(oldNode === undefined)('tells a real old Node which version it needs', () => {
-  const main = join(folder, 'package/contents/dist/main.js');
-  const { status, stdout, stderr } = spawnSync(`${oldNode}`, [main, '--help'], { encoding: 'utf8' });
-  expect([status, stdout]).toEqual([1, '']);
-  expect(stderr).toMatch(/^oncegate: Node 24\.18 or newer is needed, and \S+ is Node [\d.]+: .*\.\n$/);
+describe.runIf(linux).each(['20.20.2', '22.22.0'])('a real Node %s', (version) => {
+  const home = join(folder, version);
+  const old = join(home, 'node_modules', '.bin', 'node');
+  beforeAll(() => {
+    mkdirSync(home);
+    const options = ['--prefer-offline', '--no-audit', '--no-fund', '--no-save', `${carried}@${version}`];
+    execFileSync('npm', ['install', ...options], { cwd: home, env, stdio: 'pipe' });
+  }, 600_000);
+
+  it('is told by command, import and require which Node is needed, and how to get it', () => {
+    const needed = `Node 24.18 or newer is needed, and ${realpathSync(old)} is Node ${version}`;
+    const sentence = `oncegate: ${needed}: npm install ${carried}@24 brings it into a project, where npx and npm run find it.`;
+    const command = spawnSync(old, [join(project, 'node_modules/.bin/oncegate'), '--help'], {
+      encoding: 'utf8',
+    });
+    expect([command.status, command.stdout, command.stderr]).toEqual([1, '', `${sentence}\n`]);
+    for (const [file, program] of Object.entries({
+      'old.mjs': "import { idempotency } from 'oncegate'; console.log(idempotency);",
+      'old.cjs': "console.log(require('oncegate'));",
+    })) {
+      writeFileSync(join(project, file), program);
+      const { status, stdout, stderr } = spawnSync(old, [file], { cwd: project, encoding: 'utf8' });
+      expect([status, stdout]).toEqual([1, '']);
+      expect(stderr.match(/^\w*Error.*$/gm)).toEqual([`Error: ${sentence}`]);
+    }
+  });
 });
 
 it('installs no OpenTelemetry, and says what to install for tracing.endpoint', () => {
   const tracing = { endpoint: 'http://127.0.0.1:4318' };
   writeFileSync(
-    join(project, 'traced.js'),
+    join(project, 'traced.mjs'),
     `import { createGateway } from 'oncegate';
     const config = { upstream: { url: '${sandbox.url}' }, tracing: ${JSON.stringify(tracing)} };
     await createGateway(config).catch((error) => console.log(error.message));`,
   );
-  const said = execFileSync(process.execPath, ['traced.js'], { cwd: project, env, encoding: 'utf8' });
+  const said = execFileSync(process.execPath, ['traced.mjs'], { cwd: project, env, encoding: 'utf8' });
   expect(said).toMatch(
     /^tracing\.endpoint: needs packages that are not installed: npm install @opentelemetry/,
   );
@@ -208,56 +277,29 @@ it('installs no OpenTelemetry, and says what to install for tracing.endpoint', (
   expect(DOCUMENTED).toContain(said.trim().split('installed: ')[1]);
 });
 
-it('has types: TypeScript accepts them, and refuses mistakes', () => {
-  writeFileSync(join(project, 'types.ts'), TYPES);
-  const options = ['--noEmit', '--strict', '--module', 'nodenext', '--target', 'es2024', '--types', 'node'];
-  const roots = ['--typeRoots', join(ROOT, 'node_modules/@types')];
-  const tsc = join(ROOT, 'node_modules/.bin/tsc');
-  const check = () =>
-    execFileSync(tsc, [...options, ...roots, 'types.ts'], { cwd: project, env, encoding: 'utf8' });
-  try {
-    check();
-  } catch (error) {
-    throw new Error((error as { stdout: string }).stdout);
-  }
-});
+describe('its types', () => {
+  const types = join(project, 'types');
+  const inFolder = (file: string, text: string) => {
+    writeFileSync(join(types, file), text);
+    return file;
+  };
 
-/** A line with `@ts-expect-error` is an error if it has no mistake. */
-const TYPES = `
-import { createServer } from 'node:http';
-import { bearerAuth, createGateway, forward, idempotency, metricsMiddleware, redisStore, sqliteStore } from 'oncegate';
-import type { Idempotency, IdempotencyOptions, IdempotencyStore } from 'oncegate';
+  it('fit strict applications with Express 5, with Express 4 and without types of Express, and refuse mistakes', () => {
+    mkdirSync(types);
+    const [exports, withExpress] = [inFolder('exports.mts', EXPORTS), inFolder('express.mts', WITH_EXPRESS)];
+    compileStrictly(types, [exports, withExpress]);
+    const packages = join(project, 'node_modules');
+    compileStrictly(types, [withExpress], { express: [join(packages, 'types-express-4')] });
+    const without = [exports, inFolder('without.mts', WITHOUT_EXPRESS)];
+    compileStrictly(types, without, { express: [join(packages, 'express', 'index.js')] });
+  });
 
-const store: IdempotencyStore = await sqliteStore({ path: './data', leaseMs: 5000 });
-await redisStore({ url: 'redis://localhost', durability: { replicas: 1 } });
-// @ts-expect-error: times are numbers
-await sqliteStore({ leaseMs: '5s' });
-const options: IdempotencyOptions = { store, merchant: (req) => String(req.headers['x-tenant']), inDoubt: 'hold' };
-const protect = idempotency(options);
-// @ts-expect-error: a store is needed
-idempotency({});
-// @ts-expect-error: not a policy
-idempotency({ store, inDoubt: 'maybe' });
-const handle = forward({ upstream: 'http://localhost:9000' });
-// @ts-expect-error: the backend is needed
-forward({});
-createServer((req, res) => protect(req, res, () => handle(req, res, () => {})));
-const auth = await bearerAuth({ path: './keys.yaml' });
-auth.close();
-metricsMiddleware(protect.metrics);
-const gateway = await createGateway({
-  upstream: { url: 'http://localhost:9000', responseTimeoutMs: '20s' },
-  operations: [{ name: 'pay', match: { method: 'POST', path: '/pay' }, idempotency: { waitMs: '5s' } }],
+  it('fit every example of the documents, also those of before a migration', () => {
+    const snippets = join(project, 'snippets');
+    const files = writeSnippets(snippets);
+    expect(files.length).toBeGreaterThanOrEqual(16);
+    compileStrictly(snippets, files);
+    writeFileSync(join(snippets, 'wrong.mjs'), exampleOf(README, 'proxy').replace('upstream:', 'backend:'));
+    expect(() => compileStrictly(snippets, ['wrong.mjs'])).toThrow(/wrong\.mjs.*'backend'/);
+  });
 });
-// @ts-expect-error: not a duration
-await createGateway({ upstream: { url: 'http://localhost:9000', responseTimeoutMs: 'soon' } });
-// @ts-expect-error: no such section
-await createGateway({ upstream: { url: 'http://localhost:9000' }, nothing: {} });
-const { port }: { port: number } = await gateway.listen();
-// What Express' own types make of a request.
-declare const req: Express.Request;
-req.idempotency?.release();
-const execution: Idempotency | undefined = req.idempotency;
-const key: string | undefined = execution?.key;
-export { key, port };
-`;
