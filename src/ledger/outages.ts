@@ -1,5 +1,7 @@
-import type { RecordId } from '../lib/brands.ts';
+import type { RecordId, Token } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
+import { messageOf } from '../lib/files.ts';
+import type { Owner } from '../store/types.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { Store } from './ledger.ts';
 
@@ -10,8 +12,8 @@ const QUIET_MS = 1000;
 /** The events that begin an outage, and those that end it. */
 const END_OF = { store_lost: 'store_back', store_refuses: 'store_writes' } as const;
 type Outage = keyof typeof END_OF;
-/** No record has this id. */
-const NO_RECORD = '0'.repeat(64) as RecordId;
+/** No record has this id, and no execution this token. */
+const NOBODY: Owner = { recordId: '0'.repeat(64) as RecordId, token: Buffer.alloc(16) as Token };
 
 /**
  * Tells when the store stops to answer, when it refuses writes only, and when that has ended: once for each outage, however many
@@ -88,14 +90,20 @@ export class Outages {
 
   /** What is wrong with the store now, and whether it answers reads. */
   async #ask(): Promise<{ answers: boolean; reason: string } | undefined> {
-    const health = await this.#store.health();
-    if (health.ok) return undefined;
-    const answers = await this.#store.get(NO_RECORD).then(
+    const reason = await this.#refusal();
+    if (reason === undefined) return undefined;
+    const answers = await this.#store.get(NOBODY.recordId).then(
       () => true,
       () => false,
     );
     // It may have come back between the two questions.
-    const again = answers ? await this.#store.health() : health;
-    return again.ok ? undefined : { answers, reason: again.detail };
+    const again = answers ? await this.#refusal() : reason;
+    return again === undefined ? undefined : { answers, reason: again };
+  }
+
+  /** Why the store takes no writes. Its own probe waits for no replica, so a write that does follows, which changes nothing. */
+  async #refusal(): Promise<string | undefined> {
+    const { ok, detail } = await this.#store.health();
+    return ok ? await this.#store.takeBack(NOBODY).then(() => undefined, messageOf) : detail;
   }
 }

@@ -163,7 +163,7 @@ export const EVENTS = {
   }),
   store_refuses: error(
     'the store refuses writes',
-    'Its disk or its memory is full, or it cannot write for another reason: new keys get 503, and replays are answered. One line for each outage. See OncegateStoreRefusesWrites.',
+    'Its disk or its memory is full, or a replica or a master of a cluster is away, or it cannot write for another reason: new keys get 503, and replays are answered where a read needs no replica. One line for each outage. See OncegateStoreRefusesWrites.',
     { reason },
   ),
   store_writes: warn('the store takes writes again', 'New keys are started again.', { lastedMs }),

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
+import { Outages } from '../../src/ledger/outages.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { type Execution, StoreUnavailable } from '../../src/store/types.ts';
 import { emitTo } from '../support/emit.ts';
@@ -108,6 +109,26 @@ describe.concurrent('with a replica that writes wait for', () => {
     await primary.admin.script('FLUSH');
     replica.freeze();
     await expect(store.start(next)).rejects.toThrow('did not reach its replicas');
+  });
+
+  it('a replica that is away is an outage of the writes, with one line when it begins and one when it has ended', async () => {
+    await using pair = await withReplica();
+    const { replica, store } = pair;
+    const told: string[] = [];
+    const emit = emitTo({
+      store_lost: ({ reason }) => told.push(`lost: ${reason}`),
+      store_refuses: ({ reason }) => told.push(`refuses: ${reason}`),
+      store_writes: () => told.push('writes'),
+    });
+    const outages = new Outages(store, systemClock, emit);
+    replica.freeze();
+    await expect(store.start(newRequest())).rejects.toThrow('did not reach its replicas');
+    outages.failed();
+    await until(() => told.length > 0);
+    replica.thaw();
+    await until(() => told.length > 1);
+    outages.close();
+    expect(told).toEqual(['refuses: redis: the write did not reach its replicas', 'writes']);
   });
 
   it('a start that it does not acknowledge fails, and can be released', async () => {
