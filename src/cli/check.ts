@@ -1,5 +1,9 @@
+import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer, type Server } from 'node:http';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
 import { loadConfig } from '../config/load.ts';
+import { masked } from '../config/masked.ts';
 import type { Config } from '../config/schema.ts';
 import { Certificates, certificateSections } from '../gateway/certificates.ts';
 import { Gateway } from '../gateway/gateway.ts';
@@ -12,29 +16,35 @@ import { systemClock } from '../lib/clock.ts';
 import { createLogger } from '../telemetry/logger.ts';
 import { Exit, explainFailure, FLAG, readArguments, required, TEXT, type Terminal } from './arguments.ts';
 import { deliver } from './deliver.ts';
+import { readBalance, SECRET_KEY, secretKeyOf } from './read-balance.ts';
 
-const USAGE = `oncegate check --config FILE [--offline | --deliver PATH] [--json] [--strict]
+const USAGE = `oncegate check --config FILE [--offline | [--secret-key-file FILE] [--deliver PATH]] [--json] [--strict]
 
 Reads the configuration, opens its store and its keys, and connects to the backend. Warns of weak settings, of operations without
 protection, of secret keys that have expired or will expire soon, of scopes without an operation, and of ports that are in use.
 
-  --offline       checks only the configuration, the key file and the certificates
-  --deliver PATH  also sends POSTs to this path of the backend, which counts them, and fails if one arrives twice: a proxy that repeats
-                  requests pays twice. The sandbox's path is /_sandbox/deliveries; docs/deploying.md says what yours must do
-  --json          prints one JSON document: ok, checks, warnings and mistakes
-  --strict        exits with 1 also if there are warnings
+  --offline               checks only the configuration, the key file and the certificates
+  --secret-key-file FILE  also reads the balance of the merchant who has the secret key in this file (-: standard input), with what the
+                          backend gets from the gateway, and fails if the backend does not answer it. In place of the file, the
+                          environment variable ONCEGATE_SECRET_KEY can have the secret key
+  --deliver PATH          also sends POSTs to this path of the backend, which counts them, and fails if one arrives twice: a proxy that
+                          repeats requests pays twice. The sandbox's path is /_sandbox/deliveries; docs/deploying.md says what yours must do
+  --json                  prints one JSON document: ok, checks, warnings and mistakes
+  --strict                exits with 1 also if there are warnings
 
 Exit codes: 0 all checks passed (there may be warnings), 1 a check failed, 78 the configuration is wrong.
 `;
 
-const OPTIONS = { config: TEXT, offline: FLAG, deliver: TEXT, json: FLAG, strict: FLAG };
+const OPTIONS = {
+  ...{ config: TEXT, offline: FLAG, deliver: TEXT, 'secret-key-file': TEXT, json: FLAG, strict: FLAG },
+};
 
 /** What was found. With `--json` it is printed with `ok`, and is a stable interface. */
 interface Report {
   checks: { name: string; result: 'ok' | 'failed' | 'skipped'; detail: string }[];
   /** Each begins with the section or the part that it is about. */
   warnings: string[];
-  /** Why there are no checks: mistakes in the files, or a store that cannot be opened. */
+  /** Why there are no checks: mistakes in the files. */
   mistakes: string[];
 }
 
@@ -44,6 +54,9 @@ export async function check(args: string[], terminal: Terminal): Promise<void> {
   const path = options.deliver;
   if (path !== undefined && (options.offline || !/^\/[\x21-\x7e]*$/.test(path) || /[?#]/.test(path)))
     throw new Exit(`--deliver needs a path without a query, and goes without --offline\n\n${USAGE}`, 64);
+  if (options.offline && options['secret-key-file'] !== undefined)
+    throw new Exit(`--secret-key-file goes without --offline\n\n${USAGE}`, 64);
+  const secret = options.offline ? undefined : await secretKeyOf(options['secret-key-file'], terminal);
   let report: Report;
   let failure: Exit | undefined;
   let isLoaded = false;
@@ -51,10 +64,9 @@ export async function check(args: string[], terminal: Terminal): Promise<void> {
     const config = loadConfig(file, terminal.env);
     isLoaded = true;
     report = await (options.offline ? checkFiles(config) : checkAll(config, identityFileOf(file, config)));
-    if (path !== undefined) {
-      const { ok, detail } = await deliver(config, path);
-      report.checks.push({ name: 'deliver', result: ok ? 'ok' : 'failed', detail });
-    }
+    if (secret !== undefined) report.checks.push(resultOf('balance', await readBalance(config, secret)));
+    else if (!options.offline) report.checks.push({ name: 'balance', result: 'skipped', detail: NO_SECRET });
+    if (path !== undefined) report.checks.push(resultOf('deliver', await deliver(config, path)));
     report.checks.push(...layerChecks(config));
     failure = failureOf(report, options.strict === true);
   } catch (error) {
@@ -80,17 +92,57 @@ function layerChecks({ idempotency: { layer } }: Config): Report['checks'] {
   return [{ name: 'layer', result: 'ok', detail }];
 }
 
+const NO_SECRET = `not read: with --secret-key-file FILE or ${SECRET_KEY}, as a merchant would`;
+
+const resultOf = (
+  name: string,
+  { ok, detail }: { ok: boolean; detail: string },
+): Report['checks'][number] => ({
+  ...{ name, result: ok ? 'ok' : 'failed', detail },
+});
+
 async function checkAll(config: Config, identityFile: string): Promise<Report> {
+  try {
+    return await checkGateway(config, identityFile);
+  } catch (error) {
+    const { name, message } = error as Error;
+    if (name !== 'StoreUnavailable') throw error;
+    return await checkWithoutStore(config, message);
+  }
+}
+
+/** Checks everything but the store, in whose place an empty one is opened. */
+async function checkWithoutStore(config: Config, failure: string): Promise<Report> {
+  const path = mkdtempSync(join(tmpdir(), 'oncegate-check-'));
+  try {
+    const store = { kind: 'sqlite', path, timeoutMs: config.store.timeoutMs } as const;
+    const { checks, ...others } = await checkGateway({ ...config, store });
+    const [, ...rest] = checks;
+    const detail = `${failure} (${addressesOf(config).store})`;
+    return { ...others, checks: [{ name: 'store', result: 'failed', detail }, ...rest] };
+  } finally {
+    rmSync(path, { recursive: true, force: true });
+  }
+}
+
+async function checkGateway(config: Config, identityFile?: string): Promise<Report> {
   const tools = { clock: systemClock, logger: createLogger('silent'), identityFile };
   const gateway = await Gateway.open(config, tools);
   const checks = (await gateway.readiness.checks()).filter(({ name }) => name !== 'draining');
   const warnings = [...(await gateway.readiness.checkWarnings()), ...(await portWarnings(config))];
   await gateway.shutdownNow();
-  return {
-    checks: checks.map(({ name, ok, detail }) => ({ name, result: ok ? 'ok' : 'failed', detail })),
-    warnings,
-    mistakes: [],
-  };
+  const addresses = addressesOf(config);
+  const withAddress = ({ name, ok, detail }: (typeof checks)[number]) =>
+    resultOf(name, { ok, detail: addresses[name] ? `${detail} (${addresses[name]})` : detail });
+  return { checks: checks.map(withAddress), warnings, mistakes: [] };
+}
+
+/** Where the parts are, by the names of their checks. Without passwords. /readyz, which everyone may read, has no addresses. */
+function addressesOf(config: Config): Record<string, string> {
+  const { store, upstream } = masked(config) as Pick<Config, 'store' | 'upstream'>;
+  const ofRedis = (redis: Extract<Config['store'], { kind: 'redis' }>) =>
+    redis.url ?? (redis.sentinels?.nodes ?? redis.cluster ?? []).join(', ');
+  return { store: store.kind === 'sqlite' ? resolve(store.path) : ofRedis(store), upstream: upstream.url };
 }
 
 async function checkFiles(config: Config): Promise<Report> {

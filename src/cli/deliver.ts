@@ -21,43 +21,56 @@ const MAX_ANSWER_BYTES = 1024;
  * @param path of the backend. `POST path?end=reset` counts the request by its marker and resets the connection, `POST path?end=503`
  * counts it and answers 503, and `GET path` answers with the count of the marker that it has, as `{"deliveries": 1}`
  */
-export async function deliver({ upstream }: Config, path: string): Promise<{ ok: boolean; detail: string }> {
+export async function deliver(config: Config, path: string): Promise<{ ok: boolean; detail: string }> {
+  return await withExecutor(config, MAX_ANSWER_BYTES, (executor) => countDeliveries(executor, path));
+}
+
+/** Calls the function with an executor of its own for the backend. */
+export async function withExecutor<T>(
+  { upstream }: Config,
+  maxAnswerBytes: number,
+  use: (executor: Executor) => Promise<T>,
+): Promise<T> {
   const certificates = new Certificates({ clock: systemClock });
   const tls =
     upstream.tls &&
     new ClientTls(await certificates.open('upstream.tls', upstream.tls), upstream.tls.serverName);
-  const executor = new Executor(upstream, MAX_ANSWER_BYTES, systemClock, tls);
-  const ask = async (method: string, target: string, marker: string): Promise<Exchange> => {
-    // Go's HTTP client repeats a POST without a body because it has this key.
-    const headers = [MARKER, marker, 'Idempotency-Key', marker, 'Accept-Encoding', 'identity'];
-    return await executor.send({ method, target, headers, body: Buffer.alloc(0) }, {});
-  };
+  const executor = new Executor(upstream, maxAnswerBytes, systemClock, tls);
   try {
-    for (const end of ENDS) {
-      const marker = `oncegate-check-${randomBytes(8).toString('hex')}`;
-      const sent = await ask('POST', `${path}?end=${end}`, marker);
-      const answer = await ask('GET', path, marker);
-      const count = countIn(answer);
-      const what = `a POST that the backend ends by ${end === 'reset' ? 'a reset' : '503'}`;
-      if (count === undefined)
-        return failed(`GET ${path} does not say how often ${what} arrived (${saidOf(answer)})`);
-      if (count === 0) return failed(`${what} did not arrive (${saidOf(sent)})`);
-      if (count > 1)
-        return failed(
-          `${what} arrived ${count} times: something between the gateway and the backend repeats requests, and would pay twice`,
-        );
-    }
-    return {
-      ok: true,
-      detail: 'a POST arrives once, also when the backend resets its connection or answers 503',
-    };
+    return await use(executor);
   } finally {
     await executor.destroy();
     certificates.close();
   }
 }
 
-const failed = (detail: string) => ({ ok: false, detail });
+async function countDeliveries(executor: Executor, path: string): Promise<{ ok: boolean; detail: string }> {
+  const ask = async (method: string, target: string, marker: string): Promise<Exchange> => {
+    // Go's HTTP client repeats a POST without a body because it has this key.
+    const headers = [MARKER, marker, 'Idempotency-Key', marker, 'Accept-Encoding', 'identity'];
+    return await executor.send({ method, target, headers, body: Buffer.alloc(0) }, {});
+  };
+  for (const end of ENDS) {
+    const marker = `oncegate-check-${randomBytes(8).toString('hex')}`;
+    const sent = await ask('POST', `${path}?end=${end}`, marker);
+    const answer = await ask('GET', path, marker);
+    const count = countIn(answer);
+    const what = `a POST that the backend ends by ${end === 'reset' ? 'a reset' : '503'}`;
+    if (count === undefined)
+      return failed(`GET ${path} does not say how often ${what} arrived (${saidOf(answer)})`);
+    if (count === 0) return failed(`${what} did not arrive (${saidOf(sent)})`);
+    if (count > 1)
+      return failed(
+        `${what} arrived ${count} times: something between the gateway and the backend repeats requests, and would pay twice`,
+      );
+  }
+  return {
+    ok: true,
+    detail: 'a POST arrives once, also when the backend resets its connection or answers 503',
+  };
+}
+
+export const failed = (detail: string) => ({ ok: false, detail });
 
 function countIn(exchange: Exchange): number | undefined {
   if (exchange.kind !== 'complete' || exchange.response.status !== 200) return undefined;
@@ -69,7 +82,7 @@ function countIn(exchange: Exchange): number | undefined {
   }
 }
 
-const saidOf = (exchange: Exchange): string => {
+export const saidOf = (exchange: Exchange): string => {
   if (exchange.kind === 'complete') return `status ${exchange.response.status}`;
   return exchange.kind === 'oversize' ? 'a large answer' : exchange.reason;
 };

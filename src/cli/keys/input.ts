@@ -85,19 +85,26 @@ export function readKeys(path: string): KeyFile {
 
 const MAX_INPUT_BYTES = 4096;
 
-/** A secret key from standard input: one line. A newline after it is not part of the key. */
-export async function readSecret({ stdin }: Terminal): Promise<string> {
+/**
+ * A secret key from standard input: one line. A newline after it is not part of the key.
+ *
+ * @param from what the input is, for messages
+ */
+export async function readSecret(
+  { stdin }: { stdin: AsyncIterable<Buffer | string> },
+  from = 'standard input',
+): Promise<string> {
   const chunks: Buffer[] = [];
   let bytes = 0;
   for await (const chunk of stdin) {
     bytes += chunk.length;
-    if (bytes > MAX_INPUT_BYTES) throw new Exit('standard input is too long for a secret key', 64);
-    chunks.push(chunk);
+    if (bytes > MAX_INPUT_BYTES) throw new Exit(`${from} is too long for a secret key`, 64);
+    chunks.push(Buffer.from(chunk));
   }
   const secret = Buffer.concat(chunks)
     .toString('utf8')
     .replace(/\r?\n$/, '');
-  if (secret === '') throw new Exit('standard input has no secret key', 64);
+  if (secret === '') throw new Exit(`${from} has no secret key`, 64);
   if (!isSecret(secret))
     throw new Exit('the secret key cannot be sent as a bearer token of at most 512 characters', 1);
   if (isMistyped(secret)) throw new Exit(`the secret key ${MISTYPED}`, 1);

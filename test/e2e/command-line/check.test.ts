@@ -1,11 +1,20 @@
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { PassThrough, Readable } from 'node:stream';
 import { describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
+import { readBalance, secretKeyOf } from '../../../src/cli/read-balance.ts';
 import { httpBackend } from '../../support/backend.ts';
 import { send } from '../../support/client.ts';
 import { type Ended, expectPlain, newFolder, run } from '../../support/command.ts';
-import { configFile, type MoreConfig, testConfig } from '../../support/config.ts';
+import {
+  type ConfigInput,
+  configFile,
+  type MoreConfig,
+  parsedConfig,
+  testConfig,
+} from '../../support/config.ts';
+import { blocksOf } from '../../support/documents.ts';
 import { freePort } from '../../support/free-port.ts';
 import { openKeyBackend } from '../../support/key-backend.ts';
 import { startRedis } from '../../support/redis-server.ts';
@@ -21,17 +30,22 @@ interface Checked {
   keys?: object[];
   args?: string[];
   folder?: string;
+  /** The secret key for the balance, in the environment. */
+  secret?: string;
 }
 
 function check(
   more: MoreConfig = {},
-  { upstreamUrl = sandbox.url, keys = [{}], args = [], folder = newFolder() }: Checked = {},
+  { upstreamUrl = sandbox.url, keys = [{}], args = [], folder = newFolder(), secret = '' }: Checked = {},
 ) {
   const file = configFile(testConfig(folder, upstreamUrl, more), folder);
   const items = keys.map((key, i) => ({ id: `k${i}`, dangerouslyPlainSecret: `sk_check_${i}`, ...key }));
   writeFileSync(join(folder, 'keys.yaml'), stringify({ merchants: [{ code: 'M-1', keys: items }] }));
-  return run(['check', '--config', file, ...args]);
+  return run(['check', '--config', file, ...args], { env: { ONCEGATE_SECRET_KEY: secret } });
 }
+
+const SKIPPED =
+  'skip balance: not read: with --secret-key-file FILE or ONCEGATE_SECRET_KEY, as a merchant would\n';
 
 const warningsIn = ({ stdout }: Ended) => stdout.split('\n').filter((line) => line.startsWith('warn'));
 
@@ -84,11 +98,14 @@ describe('check', () => {
   it('prints a line for each check, and fails with the names of those that failed', async () => {
     const ok = await check();
     expect(ok).toMatchObject({ code: 0, stderr: '' });
-    expect(ok.stdout).toMatch(/^ok {3}store: .+\nok {3}upstream: .+\nok {3}keys: 1 key from .+\n$/);
+    expect(ok.stdout.replaceAll(/\/\S+\//g, '')).toBe(
+      `ok   store: sqlite (data)\nok   upstream: reachable (${sandbox.url})\nok   keys: 1 key from keys.yaml\n${SKIPPED}`,
+    );
     expect(ok.stdout).not.toMatch(/sk_check/);
-    const failed = await check({}, { upstreamUrl: `http://127.0.0.1:${await freePort()}` });
+    const away = `http://127.0.0.1:${await freePort()}`;
+    const failed = await check({}, { upstreamUrl: away });
     expect(failed).toMatchObject({ code: 1, stderr: 'oncegate: not ready: upstream\n' });
-    expect(failed.stdout).toMatch(/^ok {3}store: .+\nFAIL upstream: .*ECONNREFUSED.*\nok {3}keys: .+\n$/);
+    expect(failed.stdout).toContain(`\nFAIL upstream: ECONNREFUSED (${away})\nok   keys: `);
     // A folder may have a dot in its name.
     const dotted = { kind: 'sqlite' as const, path: join(newFolder(), 'records.v1') };
     expect((await check({ store: dotted })).code).toBe(0);
@@ -144,8 +161,8 @@ describe('check', () => {
     const [warned, broken, notReady] = documents.map(({ stdout }) => JSON.parse(stdout));
     expect(warned).toEqual({
       ok: true,
-      checks: ['store', 'upstream', 'keys'].map((name) => ({
-        ...{ name, result: 'ok', detail: expect.any(String) },
+      checks: ['store', 'upstream', 'keys', 'balance'].map((name) => ({
+        ...{ name, result: name === 'balance' ? 'skipped' : 'ok', detail: expect.any(String) },
       })),
       warnings: ['keys: expired: M-1/k0'],
       mistakes: [],
@@ -187,17 +204,24 @@ describe('check', () => {
     const weak = onRedis(await startRedis({ appendonly: false }));
     const ended = await check(weak);
     expect(ended).toMatchObject({ code: 0, stderr: '' });
-    expect(ended.stdout).toMatch(/^ok {3}store: redis\n/);
+    expect(ended.stdout).toMatch(/^ok {3}store: redis \(redis:\/\/127\.0\.0\.1:\d+\)\n/);
     expect(warningsIn(ended)).toEqual([
       expect.stringMatching(/^warn store: redis runs without appendonly: ./),
     ]);
     // 69 is the exit code of serve. check exits with 1 for every failed check, as its help says.
     const url = `redis://:hunter2@127.0.0.1:${await freePort()}`;
-    const away = await check({ store: { kind: 'redis', url, connectTimeoutMs: 300 } });
-    expect(away.code).toBe(1);
-    expectPlain(away);
-    expect(away.stderr).toMatch(/redis cannot be reached/);
-    expect(away.stderr).not.toMatch(/hunter2/);
+    const store = { kind: 'redis' as const, url, connectTimeoutMs: 300 };
+    const away = await check({ store }, { keys: [{ expiresAt: '2020-01-01T00:00:00Z' }, {}] });
+    expect(away).toMatchObject({ code: 1, stderr: 'oncegate: not ready: store\n' });
+    const [failed, ...others] = away.stdout.split('\n');
+    expect(failed).toMatch(
+      /^FAIL store: redis cannot be reached: .*ECONNREFUSED.* \(redis:\/\/:masked@127\.0\.0\.1:\d+\)$/,
+    );
+    // Everything else is checked.
+    expect(others.map((line) => line.slice(0, 14))).toEqual([
+      ...['ok   upstream:', 'ok   keys: 2 k', 'warn keys: exp', 'skip balance: ', ''],
+    ]);
+    expect(away.stdout).not.toMatch(/hunter2/);
   });
 
   it('tries a key that nobody has, and warns if the backend does not refuse it', async () => {
@@ -218,5 +242,69 @@ describe('check', () => {
     const status = `warn keys: ${asks} must answer 401 or 403 to an invalid secret key: GET answered 404`;
     expect(await keysLines(backend.url)).toEqual([ok, status]);
     expect(await keysLines(backend.url, '--offline')).toEqual(['skip keys: not checked (--offline)']);
+  });
+
+  it('reads the balance with a real secret key as the gateway does, and names the option that repairs a 401', async () => {
+    const got: (string | string[] | undefined)[][] = [];
+    const ofGateway = 'Bearer of-the-gateway';
+    const upstreamUrl = await httpBackend(({ method, url, headers }, res) => {
+      got.push([method, url, headers.authorization, headers['x-merchant-code']]);
+      res.writeHead(headers.authorization === ofGateway ? 200 : 401).end('{}');
+    });
+    const whole = await check({}, { upstreamUrl, secret: 'sk_check_0' });
+    expect(whole).toMatchObject({ code: 1, stderr: 'oncegate: not ready: balance\n' });
+    const asked = 'GET /v2/get_balance for the merchant M-1: status';
+    const [{ text = '' } = {}] = blocksOf('docs/backend.md', 'Check it');
+    const [, shown = ''] = text.replace('M-1001', 'M-1').split('\n');
+    expect(shown).toContain(`${asked} 401: it got the secret key of the merchant (auth.forward: keep) and`);
+    expect(whole.stdout.split('\n')).toContain(shown);
+    expect(whole.stdout).not.toMatch(/sk_check/);
+
+    const path = join(newFolder(), 'keys.yaml');
+    const old = { id: 'old', dangerouslyPlainSecret: 'sk_old', expiresAt: '2020-01-01T00:00:00Z' };
+    const items = [{ id: 'k', dangerouslyPlainSecret: 'sk_check_0' }, old];
+    writeFileSync(path, stringify({ merchants: [{ code: 'M-1', keys: items }] }));
+    const read = async (auth: MoreConfig['auth'], secret = 'sk_check_0') => {
+      const config = { upstream: { url: upstreamUrl }, auth: { keys: { source: 'file', path }, ...auth } };
+      const { ok, detail } = await readBalance(parsedConfig(config as ConfigInput), secret);
+      expect(detail).not.toMatch(/sk_|of-the-gateway/);
+      return `${ok} ${detail}`;
+    };
+    expect(await read({ forward: 'strip' })).toMatch(
+      /^false .* 401: it got no Authorization .*forward: keep; /,
+    );
+    const wrong = await read({ forward: 'replace', replaceWith: 'Bearer another-of-the-gateway' });
+    expect(wrong).toMatch(/^false .* 401: it does not accept auth.replaceWith/);
+    expect(await read({ forward: 'replace', replaceWith: ofGateway })).toBe(`true ${asked} 200`);
+    const sent = ['Bearer sk_check_0', undefined, 'Bearer another-of-the-gateway', ofGateway];
+    expect(got).toEqual(sent.map((value) => ['GET', '/v2/get_balance', value, 'M-1']));
+    expect(await read({}, 'sk_of_nobody')).toBe(
+      `false the secret key is not in ${path}: oncegate keys import adds it`,
+    );
+    expect(await read({}, 'sk_old')).toMatch(/ old of the merchant M-1, and is not in force$/);
+    expect(got).toHaveLength(4);
+
+    const ofBackend = { upstream: { url: sandbox.url }, auth: { keys: { source: 'upstream' as const } } };
+    const known = await readBalance(parsedConfig(ofBackend), 'sk_sandbox_alpha');
+    expect(known).toEqual({ ok: true, detail: asked.replace('M-1', 'M-ALPHA').replace(/$/, ' 200') });
+    expect(await readBalance(parsedConfig(ofBackend), 'sk_of_nobody')).toEqual({
+      ...{ ok: false, detail: 'GET /v2/get_balance: the backend says that the secret key is invalid' },
+    });
+  });
+
+  it('takes a secret key from a file, from standard input or from the environment', async () => {
+    const file = join(newFolder(), 'secret');
+    writeFileSync(file, 'sk_in_a_file\n');
+    const from = (name: string | undefined, env = {}) => {
+      const [stdin, nowhere] = [Readable.from([Buffer.from('sk_piped\n')]), new PassThrough()];
+      return secretKeyOf(name, { stdin, stdout: nowhere, stderr: nowhere, env });
+    };
+    const env = { ONCEGATE_SECRET_KEY: 'sk_of_the_environment' };
+    expect(await from(file, env)).toBe('sk_in_a_file');
+    expect(await from('-', env)).toBe('sk_piped');
+    expect(await from(undefined, env)).toBe('sk_of_the_environment');
+    expect(await from(undefined)).toBeUndefined();
+    await expect(from(`${file}.none`)).rejects.toThrow(/none cannot be read \(ENOENT\)$/);
+    expect((await check({}, { args: ['--secret-key-file', file, '--offline'] })).code).toBe(64);
   });
 });

@@ -1,0 +1,109 @@
+/** Each claim of docs/backend.md about what the backend gets, with a backend that keeps every byte. */
+import { readFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { join } from 'node:path';
+import { afterEach, describe, expect, it } from 'vitest';
+import { readBalance } from '../../../src/cli/read-balance.ts';
+import { backendForFile } from '../../support/backend.ts';
+import { newFolder, run } from '../../support/command.ts';
+import { configFile, type MoreConfig, parsedConfig, testConfig } from '../../support/config.ts';
+import { blocksOf } from '../../support/documents.ts';
+import { read } from '../../support/repository.ts';
+import { readiness, stackForTest } from '../../support/stack.ts';
+import { until } from '../../support/until.ts';
+import { ask } from '../../support/wire.ts';
+
+const PAGE = 'docs/backend.md';
+
+/** What came on each connection. */
+const received: string[] = [];
+let closed = 0;
+const BODY = '{"data":{"merchant_code":"M-ALPHA"}}';
+const url = await backendForFile(
+  createServer((socket) => {
+    const i = received.push('') - 1;
+    socket.on('close', () => closed++);
+    socket.on('data', (bytes) => {
+      received[i] = `${received[i]}${bytes}`;
+      socket.end(
+        `HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: ${BODY.length}\r\n\r\n${BODY}`,
+      );
+    });
+  }),
+);
+afterEach(() => {
+  received.length = 0;
+  closed = 0;
+});
+
+const open = (auth: MoreConfig['auth'] = {}) => {
+  const folder = newFolder();
+  const { keys } = testConfig(folder, url).auth ?? {};
+  return stackForTest({ upstream: { url }, auth: { ...(keys && { keys }), ...auth } });
+};
+
+const [sent = '', got = ''] = blocksOf(PAGE, 'A payout').map(({ text }) => text.trimEnd());
+const payout = sent.replaceAll('\n', '\r\n');
+
+/** Without what differs from run to run. */
+const steady = (text = '') =>
+  text
+    .replaceAll('\r', '')
+    .replace(/^host: .*$/m, 'host: BACKEND')
+    .replace(/^X-Request-Id: .*$/m, 'X-Request-Id: ID')
+    .replace(/^oncegate-hops: .*$/m, 'oncegate-hops: HOPS');
+
+describe('docs/backend.md', () => {
+  it('shows a payout as the backend gets it, under keep, strip and replace', async () => {
+    const table = read(PAGE).split('## Authorization')[1]?.split('\n\n')[1] ?? '';
+    const bearer = 'Authorization: Bearer sk_sandbox_alpha\n';
+    const lines = {
+      keep: bearer,
+      strip: '',
+      replace: 'Authorization: Bearer of-the-gateway\n',
+    };
+    expect(table.match(/^\| `\w+`/gm)).toEqual(Object.keys(lines).map((forward) => `| \`${forward}\``));
+    expect(got).toContain(bearer);
+    for (const [forward, line] of Object.entries(lines)) {
+      const replaceWith = forward === 'replace' ? { replaceWith: 'Bearer of-the-gateway' } : {};
+      const { port } = await open({ forward: forward as 'keep', ...replaceWith });
+      expect((await ask(port, payout)).status).toBe(200);
+      expect(steady(received.at(-1))).toBe(steady(got).replace(bearer, line));
+    }
+  });
+
+  it('says what the gateway sends by itself', async () => {
+    const stack = await open({ keys: { source: 'upstream' } });
+    await readiness(stack);
+    await until(() => closed === 1);
+    expect(received).toEqual(['']);
+    expect((await ask(stack.port, payout)).status).toBe(200);
+    const [, probe = '', request = ''] = received;
+    expect(probe).toMatch(/^GET \/v2\/get_balance HTTP\/1.1\r\n/);
+    expect(probe).toContain('\r\nAuthorization: Bearer sk_sandbox_alpha\r\n');
+    expect(probe).not.toMatch(/x-merchant-code/i);
+    expect(steady(request)).toBe(steady(got));
+    expect(received).toHaveLength(3);
+  });
+
+  it('imports a secret key that a merchant has, with which the balance is read', async () => {
+    const [command = ''] = blocksOf(PAGE, 'Secret keys that merchants already have').map(({ text }) => text);
+    const folder = newFolder();
+    const auth = {
+      pepper: 'a-pepper-of-some-length',
+      keys: { source: 'file', path: join(folder, 'k.yaml') },
+    } as const;
+    const config = testConfig(folder, url, { auth });
+    const file = configFile(config, folder);
+    const [, args = ''] = /^printf %s "\$SECRET_KEY" \| oncegate (.+)$/m.exec(command) ?? [];
+    const input = 'sk_of_the_merchant';
+    const ended = await run(args.replace('gateway.yaml', file).split(' '), { input });
+    expect(ended).toMatchObject({ code: 0, stdout: '' });
+    expect(readFileSync(auth.keys.path, 'utf8')).not.toContain(input);
+    const read = await readBalance(parsedConfig(config), input);
+    expect(read).toEqual({ ok: true, detail: 'GET /v2/get_balance for the merchant M-1001: status 200' });
+    expect(received.at(-1)).toMatch(
+      /\r\nAuthorization: Bearer sk_of_the_merchant\r\n.*\r\nX-Merchant-Code: M-1001\r\n/s,
+    );
+  });
+});
