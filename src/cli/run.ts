@@ -4,6 +4,7 @@ const USAGE = `oncegate: one merchant, one idempotency key, one execution.
 
   oncegate serve --config FILE     run the gateway
   oncegate check --config FILE     check a configuration, its store, keys and ports, and the backend
+  oncegate health --config FILE    ask the gateway that runs with a configuration whether it answers
   oncegate config print            print the configuration in force, without secrets (see: oncegate config --help)
   oncegate keys ACTION             issue, list, rotate and revoke secret keys (see: oncegate keys --help)
   oncegate records ACTION          list and show records, resolve keys, copy records (see: oncegate records --help)
@@ -18,6 +19,7 @@ Every command takes --help. oncegate --version prints the version.
 const COMMANDS: Record<string, () => Promise<Action>> = {
   serve: async () => (await import('./serve.ts')).serve,
   check: async () => (await import('./check.ts')).check,
+  health: async () => (await import('./health.ts')).health,
   config: async () => (await import('./config.ts')).config,
   keys: async () => (await import('./keys/keys.ts')).keys,
   records: async () => (await import('./records/records.ts')).records,

@@ -81,7 +81,6 @@ describe('the default of the admin port', () => {
     const { scrape_configs } = parse(read('config/prometheus.yaml'));
     expect(scrape_configs[0].static_configs[0].targets).toEqual([`${host}:${port}`]);
     expect(parse(read('src/sandbox/gateway.yaml')).admin).toEqual({ host, port });
-    expect(read('Dockerfile')).toContain(`fetch('http://${host}:${port}/healthz')`);
     expect(read('Dockerfile')).toMatch(new RegExp(`^EXPOSE \\d+ ${port}$`, 'm'));
     expect(read('docs/operations.md')).toContain(`${host}:${port}`);
   });

@@ -13,7 +13,7 @@ import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { newFolder, run } from '../../support/command.ts';
 import { parsedConfig, shutdownWithinMs, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
-import { promtool } from '../../support/prometheus.ts';
+import { amtool, promtool } from '../../support/prometheus.ts';
 import { ROOT, read } from '../../support/repository.ts';
 import { track } from '../../support/spawn.ts';
 import { until } from '../../support/until.ts';
@@ -26,6 +26,8 @@ const ENV = {
   ONCEGATE_ADMIN_TOKEN: 'a-token-of-the-test-0123456789',
   ONCEGATE_METRICS_TOKEN: 'a-token-of-prometheus-0123456789',
   REDIS_PASSWORD: 'redis-password-of-the-test',
+  PAGE_URL: 'http://pager.example/?a=1&b=2',
+  TICKET_URL: 'http://chat.example/',
   GRAFANA_PASSWORD: 'grafana-password-of-the-test',
 };
 
@@ -199,6 +201,50 @@ describe('compose.yaml', () => {
     expect(promtool('check', 'config', file)).toBe('');
   });
 
+  it('lets Prometheus send its alerts to Alertmanager, which routes each severity of the rules', () => {
+    const [alertmanager] = parse(read('config/compose/prometheus.yaml')).alerting.alertmanagers;
+    const [name, port] = alertmanager.static_configs[0].targets[0].split(':');
+    expect(service(name).ports).toEqual([`127.0.0.1:${port}:${port}`]);
+    expect(service(name).networks).toEqual(service('prometheus').networks);
+
+    const [[source = '', target] = []] = mounts(service(name));
+    const config = parse(read(source));
+    const folder = newFolder();
+    const bin = newFolder();
+    writeFileSync(join(bin, 'alertmanager'), '#!/bin/sh\necho "$@"\n', { mode: 0o755 });
+    const [shell = '', ...args] = (service(name).entrypoint ?? []).map((arg: string) =>
+      interpolated(arg).replaceAll('/run/alertmanager', folder),
+    );
+    const env = { PATH: `${bin}:${process.env.PATH}`, PAGE_URL: ENV.PAGE_URL, TICKET_URL: ENV.TICKET_URL };
+    expect(Object.keys(service(name).environment)).toEqual(['PAGE_URL', 'TICKET_URL']);
+    const printed = execFileSync(shell, args, { env, encoding: 'utf8' });
+    expect(printed).toContain(`--config.file=${target} `);
+    expect(printed).not.toMatch(/http/);
+
+    // Debian's amtool is older than files with addresses.
+    for (const { webhook_configs: webhooks = [] } of config.receivers)
+      for (const [i, { url_file: file }] of webhooks.entries())
+        webhooks[i] = { url: readFileSync(file.replace('/run/alertmanager', folder), 'utf8') };
+    const [page, ticket, nobody] = config.receivers;
+    expect(page.webhook_configs).toEqual([{ url: ENV.PAGE_URL }]);
+    expect(ticket.webhook_configs).toEqual([{ url: ENV.TICKET_URL }]);
+    expect(nobody).toEqual({ name: 'nobody' });
+    const file = join(folder, 'alertmanager.yaml');
+    writeFileSync(file, stringify(config));
+    expect(amtool('check-config', file)).toContain('SUCCESS');
+    const receiverOf = (severity: string) =>
+      amtool('config', 'routes', 'test', `--config.file=${file}`, `severity=${severity}`).trim();
+    const rules = read('config/prometheus.rules.yaml');
+    const severities = new Set(
+      [...rules.matchAll(/^ +severity: (\w+)$/gm)].map(([, severity = '']) => severity),
+    );
+    expect(Object.fromEntries([...severities].map((severity) => [severity, receiverOf(severity)]))).toEqual({
+      critical: 'page',
+      warning: 'ticket',
+      info: 'nobody',
+    });
+  });
+
   it('gives Grafana its data source and its dashboards where the provisioning looks for them', () => {
     const { datasources } = parse(read('grafana/provisioning/datasources/prometheus.yaml'));
     const { hostname, port } = new URL(datasources[0].url);
@@ -211,24 +257,22 @@ describe('compose.yaml', () => {
   });
 
   it('has health checks of the gateway and the sandbox that tell whether they run', async () => {
+    // The image's own, which asks the admin port of the configuration that is mounted there.
+    const [kind, ...command] = service('gateway').healthcheck.test;
+    expect(read('Dockerfile')).toContain(`CMD ${JSON.stringify(command).replaceAll(',', ', ')}\n`);
+    expect([kind, ...command.slice(0, 4)]).toEqual(['CMD', 'node', 'dist/main.js', 'health', '--config']);
+    expect(mounts(service('gateway')).map(([, target]) => target)).toContain(command[4]);
+
     const sandbox = await createSandbox({ port: 0 });
-    const { port } = new URL(sandbox.url);
-    const health = (name: string) => {
-      const [, command = '', flag = '', script = ''] = service(name).healthcheck.test;
-      expect([command, flag]).toEqual(['node', '-e']);
-      const child = track(
-        spawn(process.execPath, ['-e', script.replace(/127\.0\.0\.1:\d+/, `127.0.0.1:${port}`)], {
-          stdio: 'ignore',
-        }),
-      );
+    const health = () => {
+      const [, program = '', flag = '', script = ''] = service('sandbox').healthcheck.test;
+      expect([program, flag]).toEqual(['node', '-e']);
+      const args = ['-e', script.replace(/127\.0\.0\.1:\d+/, `127.0.0.1:${sandbox.port}`)];
+      const child = track(spawn(process.execPath, args, { stdio: 'ignore' }));
       return new Promise((resolve) => child.once('exit', resolve));
     };
-    expect(await health('sandbox')).toBe(0);
-    // The sandbox is no gateway.
-    expect(await health('gateway')).toBe(1);
+    expect(await health()).toBe(0);
     await sandbox.close();
-    expect(await health('sandbox')).toBe(1);
-    const check = service('gateway').healthcheck.test.at(-1) ?? '';
-    expect(read('Dockerfile')).toContain(JSON.stringify(check));
+    expect(await health()).toBe(1);
   });
 });

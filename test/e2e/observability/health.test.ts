@@ -3,6 +3,8 @@ import { expect, it, onTestFinished } from 'vitest';
 import type { Overview } from '../../../src/console/contract.ts';
 import { rawBackend } from '../../support/backend.ts';
 import { send } from '../../support/client.ts';
+import { run } from '../../support/command.ts';
+import { configFile } from '../../support/config.ts';
 import { consoleOptions, loggedIn } from '../../support/console.ts';
 import { scrape } from '../../support/metrics.ts';
 import { startRedis } from '../../support/redis-server.ts';
@@ -36,6 +38,33 @@ it('/readyz is ready when store, backend and keys are, and names an unreachable 
   const alive = await send(stack.adminUrl, { path: '/healthz' });
   expect(alive.headers['content-type']).toMatch(/^application\/json/);
   expect([alive.status, String(alive.body)]).toEqual([200, '{"status":"ok"}']);
+});
+
+it('oncegate health asks the admin port of the configuration, and says why it gets no answer', async () => {
+  const stack = await stackForTest();
+  const port = Number(new URL(stack.adminUrl).port);
+  const ask = (host: string, ofPort = port) => {
+    const admin = { host, port: ofPort, token: 'a-token-of-the-admin-port' };
+    return run(['health', '--config', configFile({ upstream: { url: stack.sandbox.url }, admin })]);
+  };
+  for (const host of ['127.0.0.1', '0.0.0.0', 'localhost'])
+    expect(await ask(host), host).toMatchObject({
+      code: 0,
+      stdout: expect.stringMatching(/"ok"/),
+      stderr: '',
+    });
+  // The sandbox has no such path.
+  const { stderr } = await ask('127.0.0.1', stack.sandbox.port);
+  expect(stderr).toMatch(/^oncegate: http:\/\/127\.0\.0\.1:\d+\/healthz: 40\d\n$/);
+  expect(await ask('127.0.0.1', 0)).toMatchObject({
+    code: 1,
+    stderr: expect.stringMatching(/admin\.port is 0/),
+  });
+  await stack.shutdown();
+  for (const [host, address] of Object.entries({ '0.0.0.0': '127.0.0.1', '::': '[::1]' })) {
+    const { code, stderr } = await ask(host);
+    expect([code, stderr]).toEqual([1, expect.stringContaining(`http://${address}:${port}/healthz: `)]);
+  }
 });
 
 it('/readyz asks the backend and the store at most ten times a second, however often it is asked itself', async () => {

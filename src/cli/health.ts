@@ -1,0 +1,32 @@
+import { isIPv6 } from 'node:net';
+import { loadConfig } from '../config/load.ts';
+import { Exit, readArguments, required, TEXT, type Terminal } from './arguments.ts';
+
+const USAGE = `oncegate health --config FILE
+
+Asks the gateway that runs with this configuration on this machine for /healthz, at admin.host and admin.port. It is the health check
+of the image.
+
+Exit codes: 0 the gateway answers, 1 it does not, 78 the configuration is wrong.
+`;
+
+/** Less than the health check of the image may take, so that it says what is wrong. */
+const WITHIN_MS = 2000;
+
+/** Where a gateway that listens on all addresses is asked. */
+const LOOPBACK: Record<string, string> = { '0.0.0.0': '127.0.0.1', '::': '::1' };
+
+export async function health(args: string[], { env, stdout }: Terminal): Promise<void> {
+  const options = readArguments(args, { config: TEXT }, USAGE);
+  const { host, port } = loadConfig(required(options.config, 'config', USAGE), env).admin;
+  if (port === 0) throw new Exit('admin.port is 0, any free port, so it is not known which one to ask', 1);
+  const address = LOOPBACK[host] ?? host;
+  const url = `http://${isIPv6(address) ? `[${address}]` : address}:${port}/healthz`;
+  const answer = await fetch(url, { signal: AbortSignal.timeout(WITHIN_MS) }).catch((error: Error) => {
+    const { code, message } = (error.cause ?? error) as NodeJS.ErrnoException;
+    // The code of a time limit is a number.
+    throw new Exit(`${url}: ${typeof code === 'string' ? code : message}`, 1);
+  });
+  if (!answer.ok) throw new Exit(`${url}: ${answer.status}`, 1);
+  stdout.write(`${url}: ${await answer.text()}\n`);
+}
