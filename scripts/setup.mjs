@@ -94,6 +94,15 @@ const allPackages = {
   'golang-go': () => answers('go', 'version'),
   'default-jdk-headless': () => answers('javac', '-version'),
 };
+const deployPackages = {
+  // They build the image, and the image that it is based on.
+  buildah: () => answers('buildah', '--version'),
+  debootstrap: () => answers('debootstrap', '--version'),
+  // The functions of Helm's templates.
+  'golang-github-masterminds-sprig-dev': () =>
+    existsSync('/usr/share/gocode/src/github.com/Masterminds/sprig'),
+  'golang-k8s-sigs-yaml-dev': () => existsSync('/usr/share/gocode/src/sigs.k8s.io/yaml'),
+};
 const benchPackages = {
   'redis-server': testPackages['redis-server'],
   nginx: () => answers('nginx', '-v'),
@@ -108,7 +117,7 @@ const RUNS = {
   'test:all': {
     program: 'scripts/test.ts',
     arguments: ['--all'],
-    packages: allPackages,
+    packages: { ...allPackages, ...deployPackages },
     folders: ['test/clients/programs'],
     needsPrometheus: true,
   },
@@ -124,16 +133,17 @@ const mayInstall = () => process.getuid?.() === 0 && answers('apt-get', '--versi
 const RETRIES = ['-o', 'Acquire::Retries=5'];
 
 const tools = join(root, 'node_modules', '.tools');
-const PROMETHEUS = ['prometheus', 'promtool'];
-const hasPrometheus = () =>
-  PROMETHEUS.every((name) => answers(name, '--version') || answers(join(tools, name), '--version'));
+/** Programs by the Debian package that they are extracted from. */
+const PROMETHEUS = { prometheus: ['prometheus', 'promtool'], 'prometheus-alertmanager': ['amtool'] };
+const isMissing = (name) => !answers(name, '--version') && !answers(join(tools, name), '--version');
+const missingOfPrometheus = () => Object.keys(PROMETHEUS).filter((name) => PROMETHEUS[name].some(isMissing));
 
 /** Installs what the command needs from the system, if the person agrees or has said --install. */
 async function installSystemPackages(command, { packages = {}, needsPrometheus = false }, isAgreed) {
   const names = Object.keys(packages).filter((name) => !packages[name]());
-  const fetchesPrometheus = needsPrometheus && !hasPrometheus();
-  if (names.length === 0 && !fetchesPrometheus) return;
-  const missing = fetchesPrometheus ? [...names, 'prometheus'] : names;
+  const fetched = needsPrometheus ? missingOfPrometheus() : [];
+  const missing = [...names, ...fetched];
+  if (missing.length === 0) return;
   const needed = `npm run ${command} needs ${missing.join(' ')} (redis-server 7.0 or newer)`;
   if (!mayInstall()) fail(`${needed}. Debian, Ubuntu: sudo apt-get install ${missing.join(' ')}`);
   if (!isAgreed) {
@@ -149,25 +159,26 @@ async function installSystemPackages(command, { packages = {}, needsPrometheus =
   const options = ['install', '-y', '-qq', '--no-install-recommends', ...RETRIES];
   if (names.length > 0)
     run('apt-get', [...options, ...names], `installing ${names.join(' ')} for npm run ${command}`);
-  if (fetchesPrometheus) fetchPrometheus();
+  for (const name of fetched) fetchTool(name);
 }
 
 /**
- * Prometheus and its checker promtool, for the tests of the rules and the dashboards. They are extracted from their Debian
- * package, because installing the package would start a server.
+ * Prometheus, its checker promtool and that of Alertmanager, for the tests of rules, routes and dashboards. They are extracted from
+ * their Debian packages, because installing those would start servers.
  */
-function fetchPrometheus() {
+function fetchTool(name) {
   const folder = join(tools, 'package');
   // What an earlier attempt may have left.
   rmSync(folder, { recursive: true, force: true });
   mkdirSync(folder, { recursive: true });
   // Otherwise apt warns that its own user cannot write to this folder.
-  const download = [...RETRIES, '-o', 'APT::Sandbox::User=root', 'download', '-qq', 'prometheus'];
-  run('apt-get', download, 'fetching Prometheus (once)', folder);
-  const paths = PROMETHEUS.map((name) => `./usr/bin/${name}`).join(' ');
-  const unpack = `dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ${paths}`;
-  run('sh', ['-c', unpack], 'unpacking Prometheus', folder);
-  for (const name of PROMETHEUS) renameSync(join(folder, 'usr', 'bin', name), join(tools, name));
+  const download = [...RETRIES, '-o', 'APT::Sandbox::User=root', 'download', '-qq', name];
+  run('apt-get', download, `fetching ${name} (once)`, folder);
+  const paths = PROMETHEUS[name].map((program) => `./usr/bin/${program}`).join(' ');
+  const unpack = `dpkg-deb --fsys-tarfile ${name}_*.deb | tar -x ${paths}`;
+  run('sh', ['-c', unpack], `unpacking ${name}`, folder);
+  for (const program of PROMETHEUS[name])
+    renameSync(join(folder, 'usr', 'bin', program), join(tools, program));
   rmSync(folder, { recursive: true });
 }
 

@@ -1,4 +1,4 @@
-import { spawnSync } from 'node:child_process';
+import { execFileSync, spawnSync } from 'node:child_process';
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -19,6 +19,10 @@ export function promtool(...args: string[]): string {
   if (error) throw error;
   return status === 0 ? '' : `${stdout}${stderr}` || `promtool ended with ${status}`;
 }
+
+/** Runs Alertmanager's own checker. Returns what it prints. @throws with its complaints */
+export const amtool = (...args: string[]): string =>
+  execFileSync(pathOf('amtool'), args, { encoding: 'utf8' });
 
 /** One series of an instant query. */
 export interface Sample {
