@@ -90,20 +90,10 @@ export class Outages {
 
   /** What is wrong with the store now, and whether it answers reads. */
   async #ask(): Promise<{ answers: boolean; reason: string } | undefined> {
-    const reason = await this.#refusal();
-    if (reason === undefined) return undefined;
-    const answers = await this.#store.get(NOBODY.recordId).then(
-      () => true,
-      () => false,
-    );
-    // It may have come back between the two questions.
-    const again = answers ? await this.#refusal() : reason;
-    return again === undefined ? undefined : { answers, reason: again };
-  }
-
-  /** Why the store takes no writes. Its own probe waits for no replica, so a write that does follows, which changes nothing. */
-  async #refusal(): Promise<string | undefined> {
+    const answers = (await this.#store.get(NOBODY.recordId).catch(() => 'none')) !== 'none';
     const { ok, detail } = await this.#store.health();
-    return ok ? await this.#store.takeBack(NOBODY).then(() => undefined, messageOf) : detail;
+    // Its own probe waits for no replica. A write that does follows, which changes nothing.
+    const reason = ok ? await this.#store.takeBack(NOBODY).then(() => undefined, messageOf) : detail;
+    return reason === undefined ? undefined : { answers, reason };
   }
 }

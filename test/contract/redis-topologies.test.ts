@@ -251,6 +251,8 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     expect(listed.map(({ recordId }) => recordId).toSorted()).toEqual(
       doubtful.map(({ recordId }) => recordId).toSorted(),
     );
+    for (const { recordId } of [...doubtful.slice(0, 3), await bring(store, 'completed')])
+      expect(await store.idsOf(recordId.slice(0, 16))).toEqual([recordId]);
     expect(await store.health()).toMatchObject({ ok: true });
     const masters = clusterNodes(topology);
     for (const master of masters) expect(await master.keys(`{${prefix}:3:*}:probe:*`)).not.toEqual([]);

@@ -18,6 +18,8 @@ Prints a record without its body, and its audit trail: who resolved it, and why.
 
 const OPTIONS = { ...RECORD_OPTIONS, 'request-id': TEXT, all: FLAG, body: FLAG, json: FLAG };
 
+const ONLY_FIRST =
+  'A record has the id of its first request; the line of a later one in the log has the record id.';
 /** How many records are asked for at once. */
 const PAGE = 1000;
 
@@ -53,14 +55,11 @@ async function startedBy(requestId: string, all: boolean, desk: Desk, { stderr }
     cursor = page.cursor;
     if (all) stderr.write(`oncegate: ${read} records were read\n`);
   } while (cursor !== undefined);
-  const [id, ...others] = ids;
-  if (id !== undefined && others.length === 0) return id;
-  throw new Exit(
-    id === undefined
-      ? `No ${all ? 'record' : 'open record'} was started by the request ${requestId}.${all ? '' : ' --all looks among all records.'} A record has the id of its first request; the log line of a later one has the record's id.`
-      : `${ids.size} records were started by requests with this id:\n${[...ids].join('\n')}`,
-    1,
-  );
+  const [id] = ids;
+  if (id !== undefined && ids.size === 1) return id;
+  const several = `${ids.size} records were started by requests with this id:\n${[...ids].join('\n')}`;
+  const none = all ? 'No record' : 'No open record (--all looks among all)';
+  throw new Exit(ids.size > 1 ? several : `${none} was started by this request. ${ONLY_FIRST}`, 1);
 }
 
 function textOf({ record, audit }: ShownRecord): string {

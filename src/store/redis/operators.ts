@@ -165,12 +165,8 @@ const ID = /^[0-9a-f]{64}$/;
 export async function idsOf(register: Records, digits: string): Promise<RecordId[]> {
   const start = register.names.startOf(digits);
   if (digits.length >= UNIQUE_DIGITS) {
-    const entries = await entriesOf(register, [start]);
-    const [open] = await sweep(
-      register,
-      entries.filter(({ id }) => id.startsWith(digits)),
-    );
-    if (open) return [open.id];
+    const open = (await entriesOf(register, [start])).find(({ id }) => id.startsWith(digits));
+    if (open && (await listedOf(register, open.id))) return [open.id];
   }
   const found = new Set<RecordId>();
   const bytes = Buffer.from(digits, 'hex');
