@@ -9,9 +9,18 @@ import type { Store } from './ledger.ts';
 const LOOK_EVERY_MS = 250;
 /** An outage is over when nothing has failed for so long: a disk that is almost full takes some writes and refuses others. */
 const QUIET_MS = 1000;
-/** The events that begin an outage, and those that end it. */
-const END_OF = { store_lost: 'store_back', store_refuses: 'store_writes' } as const;
-type Outage = keyof typeof END_OF;
+/** What is told when an outage begins, and when it has ended. */
+const LINES = {
+  lost: {
+    begins: (emit: Emit, reason: string) => emit('store_lost', { reason }),
+    ends: (emit: Emit, lastedMs: number) => emit('store_back', { lastedMs }),
+  },
+  refuses: {
+    begins: (emit: Emit, reason: string) => emit('store_refuses', { reason }),
+    ends: (emit: Emit, lastedMs: number) => emit('store_writes', { lastedMs }),
+  },
+};
+type Outage = keyof typeof LINES;
 /** No record has this id, and no execution this token. */
 const NOBODY: Owner = { recordId: '0'.repeat(64) as RecordId, token: Buffer.alloc(16) as Token };
 
@@ -72,20 +81,20 @@ export class Outages {
     const nowMs = this.#clock.monotonicMs();
     if (found) this.#failedAtMs = nowMs;
     else if (nowMs - this.#failedAtMs < QUIET_MS) return;
-    this.#tell('store_lost', found?.answers === false, sinceMs, found?.reason);
+    this.#tell('lost', found?.answers === false, sinceMs, found?.reason);
     // Of a store that does not answer, nobody knows whether it takes writes.
-    if (found?.answers !== false) this.#tell('store_refuses', found !== undefined, sinceMs, found?.reason);
+    if (found?.answers !== false) this.#tell('refuses', found !== undefined, sinceMs, found?.reason);
   }
 
   #tell(outage: Outage, isOn: boolean, sinceMs: number, reason = ''): void {
     const beganMs = this.#since.get(outage);
     if (isOn && beganMs === undefined) {
       this.#since.set(outage, sinceMs);
-      this.#emit(outage, { reason });
+      LINES[outage].begins(this.#emit, reason);
     }
     if (isOn || beganMs === undefined) return;
     this.#since.delete(outage);
-    this.#emit(END_OF[outage], { lastedMs: Math.round(this.#failedAtMs - beganMs) });
+    LINES[outage].ends(this.#emit, Math.round(this.#failedAtMs - beganMs));
   }
 
   /** What is wrong with the store now, and whether it answers reads. */
