@@ -39,13 +39,20 @@ if (commit) writeFileSync(join(dist, 'commit'), `${commit}\n`);
 async function writeEntry(): Promise<void> {
   const source = readFileSync(join(root, 'src', 'node-version.ts'), 'utf8').replace('export ', '');
   const { code } = await transform(source, { loader: 'ts', target: 'node14' });
-  const names = Object.keys(await import('../src/index.ts')).join(', ');
+  const names = Object.keys(await import('../src/index.ts'));
   const entry = `${code}
 const sentence = sentenceForOldNode();
 if (sentence) throw new Error(sentence);
 module.exports = require('./index.js');
 // Node finds the names for import here.
-0 && (module.exports = { ${names} });
+0 && (module.exports = { ${names.join(', ')} });
 `;
   writeFileSync(join(dist, 'entry.cjs'), entry);
+  // A CommonJS program may not name the types of an ES module without this, by the compiler's rules for older versions of Node.
+  const asModule = `{ 'resolution-mode': 'import' }`;
+  const declarations = `type Exports = typeof import('./index.js', { with: ${asModule} });
+export type * from './index.js' with ${asModule};
+${names.map((name) => `export declare const ${name}: Exports['${name}'];`).join('\n')}
+`;
+  writeFileSync(join(dist, 'index.d.cts'), declarations);
 }

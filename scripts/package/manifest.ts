@@ -39,7 +39,10 @@ export function manifest(repository?: string): object {
     main: './dist/entry.cjs',
     types: './dist/index.d.ts',
     exports: {
-      '.': { types: './dist/index.d.ts', default: './dist/entry.cjs' },
+      '.': {
+        import: { types: './dist/index.d.ts', default: './dist/entry.cjs' },
+        require: { types: './dist/index.d.cts', default: './dist/entry.cjs' },
+      },
       './package.json': './package.json',
     },
     files: ['dist', 'README.md', ...COPIED],

@@ -32,16 +32,18 @@ export function writeSnippets(folder: string): string[] {
  * Compiles files of a folder as a strict application does. Packages are looked for in the folders above it.
  *
  * @param paths where packages are that an application has in another version
+ * @param module the compiler's option
  * @throws {Error} with what the compiler says
  */
 export function compileStrictly(
   folder: string,
   files: readonly string[],
-  paths: Record<string, string[]> = {},
+  { paths = {}, module = 'nodenext' }: { paths?: Record<string, string[]>; module?: string } = {},
 ): void {
   const compilerOptions = {
-    ...{ strict: true, noEmit: true, allowJs: true, checkJs: true, skipLibCheck: true },
-    ...{ target: 'es2024', module: 'nodenext', types: ['node'], experimentalDecorators: true, paths },
+    ...{ strict: true, exactOptionalPropertyTypes: true, skipLibCheck: true, noEmit: true },
+    ...{ allowJs: true, checkJs: true, experimentalDecorators: true },
+    ...{ target: 'es2024', module, types: ['node'], paths },
   };
   writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify({ compilerOptions, files }));
   try {

@@ -80,3 +80,21 @@ idempotency({ store, merchant: (req) => req.headers.host });
 // @ts-expect-error: a request of node:http has no such member
 idempotency({ store, merchant: (req) => req.originalUrl });
 `;
+
+/** A CommonJS program, by the compiler's rules for every version of Node. */
+export const IN_COMMONJS = `
+import express from 'express';
+import { bearerAuth, idempotency, sqliteStore, type IdempotencyOptions } from 'oncegate';
+
+async function main() {
+  const store = await sqliteStore({ path: './data' });
+  const options: IdempotencyOptions = { store, merchant: (req) => req.get('x-tenant') };
+  const auth = await bearerAuth({ pepper: process.env.ONCEGATE_PEPPER });
+  express().post('/payouts', auth, idempotency(options), (req, res) => {
+    res.json({ key: req.idempotency?.key });
+  });
+  // @ts-expect-error: a store is needed
+  idempotency({});
+}
+void main();
+`;

@@ -21,7 +21,7 @@ import { compileStrictly, writeSnippets } from '../../support/snippets.ts';
 import { openSandbox } from '../../support/stack.ts';
 import { begin, startTour } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
-import { EXPORTS, WITH_EXPRESS, WITHOUT_EXPRESS } from './package-types.ts';
+import { EXPORTS, IN_COMMONJS, WITH_EXPRESS, WITHOUT_EXPRESS } from './package-types.ts';
 
 const README = 'scripts/package/README.md';
 const DOCUMENTED = read('docs/configuration.md');
@@ -212,7 +212,7 @@ describe('in an empty project', () => {
     const [command] = commandsUnder(README, 'The gateway');
     expect(command?.text).toBe('npx oncegate start');
     expect(commandsWithin(README)).toEqual(['node payouts.mjs', 'npx oncegate --help']);
-    expect(await inProject('npx oncegate --help')).toMatch(/^ {2}start /m);
+    expect(await inProject('npx oncegate --help')).toMatch(/^ {2}oncegate start /m);
   });
 });
 
@@ -289,9 +289,10 @@ describe('its types', () => {
     const [exports, withExpress] = [inFolder('exports.mts', EXPORTS), inFolder('express.mts', WITH_EXPRESS)];
     compileStrictly(types, [exports, withExpress]);
     const packages = join(project, 'node_modules');
-    compileStrictly(types, [withExpress], { express: [join(packages, 'types-express-4')] });
+    compileStrictly(types, [withExpress], { paths: { express: [join(packages, 'types-express-4')] } });
     const without = [exports, inFolder('without.mts', WITHOUT_EXPRESS)];
-    compileStrictly(types, without, { express: [join(packages, 'express', 'index.js')] });
+    compileStrictly(types, without, { paths: { express: [join(packages, 'express', 'index.js')] } });
+    compileStrictly(types, [inFolder('commonjs.cts', IN_COMMONJS)], { module: 'node16' });
   });
 
   it('fit every example of the documents, also those of before a migration', () => {
