@@ -5,7 +5,8 @@ import type { ResolutionNote } from '../store/types.ts';
 
 /** What a command reads and writes: `process`, or what a test gives it. */
 export interface Terminal {
-  stdin: AsyncIterable<Buffer>;
+  /** `isTTY`: a person can answer questions. */
+  stdin: AsyncIterable<Buffer> & { isTTY?: boolean };
   stdout: Writable;
   stderr: Writable;
   env: NodeJS.ProcessEnv;

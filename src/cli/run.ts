@@ -2,6 +2,7 @@ import { type Action, Exit, explainFailure, Help, type Terminal } from './argume
 
 const USAGE = `oncegate: one merchant, one idempotency key, one execution.
 
+  oncegate init [options]          write a first configuration and a secret key (see: oncegate init --help)
   oncegate serve --config FILE     run the gateway
   oncegate check --config FILE     check a configuration, its store, keys and ports, and the backend
   oncegate health --config FILE    ask the gateway that runs with a configuration whether it answers
@@ -17,6 +18,7 @@ Every command takes --help. oncegate --version prints the version.
 
 /** Loads a command only when it is called. */
 const COMMANDS: Record<string, () => Promise<Action>> = {
+  init: async () => (await import('./init.ts')).init,
   serve: async () => (await import('./serve.ts')).serve,
   check: async () => (await import('./check.ts')).check,
   health: async () => (await import('./health.ts')).health,

@@ -26,6 +26,8 @@ export interface CommandOptions {
 }
 
 interface RunOptions extends CommandOptions {
+  /** Standard input is a terminal, at which a person types. */
+  isTerminal?: boolean;
   /** Called before each write to standard output. */
   beforeWrite?: () => void;
 }
@@ -64,10 +66,11 @@ const listenersBefore = (['SIGHUP', 'SIGINT', 'SIGTERM'] as const).map(
 /** Runs `oncegate` with these arguments in this process, with an input and outputs of its own. */
 export async function run(
   args: string[],
-  { env = {}, input = '', beforeWrite }: RunOptions = {},
+  { env = {}, input = '', isTerminal = false, beforeWrite }: RunOptions = {},
 ): Promise<Ended> {
   const [stdout, stderr] = [new Written(beforeWrite), new Written()];
-  const stdin = Readable.from(input === '' ? [] : [Buffer.from(input)]);
+  const chunks = input === '' ? [] : [Buffer.from(input)];
+  const stdin = Object.assign(Readable.from(chunks), { isTTY: isTerminal });
   try {
     const code = await runCommand(args, { stdin, stdout, stderr, env: { ...process.env, ...env } });
     return { code, stdout: `${stdout}`, stderr: `${stderr}` };

@@ -1,0 +1,111 @@
+import { readdirSync, readFileSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, it, onTestFinished } from 'vitest';
+import { startGateway } from '../../../src/cli/serve.ts';
+import { loadConfig } from '../../../src/config/load.ts';
+import { createLogger } from '../../../src/telemetry/logger.ts';
+import { httpBackend } from '../../support/backend.ts';
+import { isReplay, withdraw } from '../../support/client.ts';
+import { expectPlain, newFolder, run } from '../../support/command.ts';
+
+const FILES = ['gateway.yaml', 'keys.yaml', 'secrets.env'];
+
+const init = (folder: string, args: string[], input = '', isTerminal = false) =>
+  run(['init', '--folder', folder, ...args], { input, isTerminal });
+
+/** The environment that the file of secrets makes. */
+const secretsIn = (folder: string): Record<string, string> =>
+  Object.fromEntries(
+    readFileSync(join(folder, 'secrets.env'), 'utf8')
+      .trimEnd()
+      .split('\n')
+      .map((line) => line.split(/=(.*)/s).slice(0, 2)),
+  );
+
+it('init writes a configuration and a first secret key, which pass check and serve a payout', async () => {
+  const got: unknown[] = [];
+  const backend = await httpBackend(({ method, headers }, res) => {
+    got.push([method, headers.authorization, headers['x-merchant-code']]);
+    res.writeHead(method === 'GET' ? 200 : 201, { 'Content-Type': 'application/json' }).end('{}');
+  });
+  const folder = join(newFolder(), 'new');
+  const ended = await init(folder, ['--backend', backend, '--merchant', 'M-7']);
+  const secret = ended.stdout.trimEnd();
+  expect(secret).toMatch(/^og_live_\w{32}_\w{6}$/);
+  expect(readdirSync(folder)).toEqual(FILES);
+  for (const name of ['keys.yaml', 'secrets.env'])
+    expect(statSync(join(folder, name)).mode & 0o777).toBe(0o600);
+  const [, ...steps] = [...ended.stderr.matchAll(/^ {2}(.+)$/gm)].map(([, step = '']) => step.split(' '));
+  expect(steps.map(([program, action]) => `${program} ${action}`)).toEqual([
+    'oncegate check',
+    'oncegate serve',
+  ]);
+
+  const secrets = secretsIn(folder);
+  const env = { ...secrets, ONCEGATE_SECRET_KEY: secret };
+  const [check = []] = steps;
+  const checked = await run(check.slice(1), { env });
+  expect(checked).toMatchObject({ code: 0, stderr: '' });
+  expect(checked.stdout).toContain('\nok   balance: GET /v2/get_balance for the merchant M-7: status 200\n');
+
+  const config = loadConfig(join(folder, 'gateway.yaml'), env);
+  const anyPort = { listen: { ...config.listen, port: 0 }, admin: { ...config.admin, port: 0 } };
+  const served = await startGateway({ ...config, ...anyPort }, { env, logger: createLogger('silent') });
+  onTestFinished(() => served.shutdown());
+  const pay = () => withdraw(`http://127.0.0.1:${served.port}`, { secret, key: 'order-1' });
+  expect((await pay()).status).toBe(201);
+  expect(isReplay(await pay())).toBe(true);
+  expect(got).toEqual([
+    ['GET', undefined, 'M-7'],
+    ['POST', undefined, 'M-7'],
+  ]);
+
+  const again = await init(folder, ['--backend', backend, '--merchant', 'M-8']);
+  expect(again).toMatchObject({ code: 1, stdout: '' });
+  expect(again.stderr).toContain('init overwrites nothing');
+  expect(secretsIn(folder)).toEqual(secrets);
+});
+
+it('init asks at most four questions at a terminal, and takes what the options say', async () => {
+  const folder = newFolder();
+  const asked = await init(folder, ['--store', 'redis'], 'http://payments:9000\n\nM-7\nreplace\n', true);
+  expect(asked.code).toBe(0);
+  expect(asked.stderr.match(/: (?=[A-Z])/g)).toHaveLength(4);
+  expect(asked.stderr).toContain('after you have filled in BACKEND_AUTHORIZATION and REDIS_URL in ');
+  const file = join(folder, 'gateway.yaml');
+  // An empty line of the secrets is a mistake, and not an empty credential.
+  expect(() => loadConfig(file, secretsIn(folder))).toThrow(/no BACKEND_AUTHORIZATION\n.*no REDIS_URL/);
+  const filled = { BACKEND_AUTHORIZATION: 'Bearer b', REDIS_URL: 'redis://r' };
+  expect(loadConfig(file, { ...secretsIn(folder), ...filled })).toMatchObject({
+    upstream: { url: 'http://payments:9000' },
+    auth: { forward: 'replace', replaceWith: 'Bearer b', keys: { source: 'file' } },
+    store: { kind: 'redis', url: 'redis://r' },
+  });
+
+  const other = newFolder();
+  const ofBackend = await init(other, ['--backend', 'http://a', '--keys', 'upstream']);
+  expect(ofBackend).toMatchObject({ code: 0, stdout: '' });
+  expect(readdirSync(other)).toEqual(['gateway.yaml', 'secrets.env']);
+  const { auth } = loadConfig(join(other, 'gateway.yaml'), secretsIn(other));
+  expect(auth).toMatchObject({ forward: 'keep', keys: { source: 'upstream' } });
+});
+
+it('init writes nothing if an option is missing or wrong', async () => {
+  const backend = ['--backend', 'http://a'];
+  const cases: [args: string[], code: number, reason: RegExp][] = [
+    [[], 64, /--backend is missing/],
+    [backend, 64, /--merchant is missing/],
+    [[...backend, '--keys', 'ldap'], 64, /--keys takes file, upstream/],
+    [[...backend, '--merchant', 'M', '--store', 'mysql'], 64, /--store takes sqlite, redis/],
+    [['--backend', 'payments', '--merchant', 'M'], 78, /upstream\.url: /],
+    [[...backend, '--merchant', 'a b'], 1, /code: must be/],
+  ];
+  for (const [args, code, reason] of cases) {
+    const folder = newFolder();
+    const ended = await init(folder, args);
+    expect({ args, ...ended }).toMatchObject({ args, code, stdout: '' });
+    expectPlain(ended);
+    expect(ended.stderr).toMatch(reason);
+    expect(readdirSync(folder)).toEqual([]);
+  }
+});
