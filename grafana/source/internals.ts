@@ -12,6 +12,7 @@ import {
   quantile,
   rateBy,
   rateOf,
+  withStore,
 } from './queries.ts';
 
 const GIB = 1024 ** 3;
@@ -160,14 +161,14 @@ const idempotency: Row = {
         'Do: resolve the key, or look at the store; `oncegate records list --in-doubt` counts at once.',
       unit: units.Seconds,
       queries: [
-        { expr: ofTheStore('oncegate_oldest_in_doubt_seconds'), legend: '{{job}}' },
+        { expr: ofTheStore('oncegate_oldest_in_doubt_seconds'), legend: '{{job}} {{store}}' },
         {
           expr: `min by (job) (oncegate_in_doubt_page_after_seconds{${GATEWAYS}})`,
           legend: '{{job}}: pages somebody from here on',
         },
         {
           expr: `time() - ${ofTheStore('oncegate_doubts_counted_timestamp_seconds')}`,
-          legend: '{{job}}: counted',
+          legend: '{{job}} {{store}}: counted',
         },
       ],
       thresholds: { yellow: 900, red: 3600 },
@@ -184,8 +185,8 @@ const idempotency: Row = {
       unit: units.Short,
       queries: [
         {
-          expr: `max by (job, as, by) (increase(oncegate_resolutions_total{${GATEWAYS}}[$__rate_interval]))`,
-          legend: '{{job}} {{as}} by {{by}}',
+          expr: `max by (job, store, as, by) (${withStore(`increase(oncegate_resolutions_total{${GATEWAYS}}[$__rate_interval])`)})`,
+          legend: '{{job}} {{store}} {{as}} by {{by}}',
         },
         { expr: increaseBy('result', 'oncegate_lookups_total', GATEWAYS), legend: 'lookup: {{result}}' },
         { expr: increaseOf('oncegate_sent_again_total', GATEWAYS), legend: 'sent again' },
@@ -220,8 +221,8 @@ const store: Row = {
     states({
       title: 'Store takes writes',
       description:
-        'Red: several starts in a row have failed. Requests with a new key get 503 `store_unavailable`, replays are served, and ' +
-        'the gateway resumes by itself. It turns green with the next start that succeeds. Do: `/readyz` names the reason: a full ' +
+        'Red: several starts in a row have failed. Requests with a new key get 503 `store_unavailable`, replays are served if ' +
+        'the store can be read, and the gateway resumes by itself. It turns green with the next start that succeeds. Do: `/readyz` names the reason: a full ' +
         'disk, a file system that is read-only, a Redis without memory. A line "same store" is red while the store has forgotten keys: ' +
         'it gets no new ones until an operator accepts that.',
       unit: units.Short,

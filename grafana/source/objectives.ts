@@ -9,16 +9,28 @@ export const FAILED_BEHIND = 'upstream_unreachable|outcome_unknown';
 export const SERVED = 'executed|replayed|released|forwarded|passed_through|upgraded';
 
 /** The objectives in config/prometheus.rules.yaml. */
-export const OBJECTIVES = { available: 0.999, addedSeconds: 0.025 };
+export const OBJECTIVES = { available: 0.999, results: 0.99, addedSeconds: 0.025 };
+
+const sum = (counter: string, selector: string, range: string) =>
+  `sum(rate(${counter}{${GATEWAYS}, ${selector}}[${range}]))`;
+const count = (failed: string, range: string) =>
+  `(${sum(requests, `outcome=~"${failed}"`, range)} + ${sum(requests, 'outcome="overloaded", operation!="none"', range)})`;
+const served = (range: string) => sum(requests, `outcome=~"${SERVED}"`, range);
 
 /**
- * Of the requests that could be served, the share that was; 1 when there were none. Refusals that a merchant caused count
- * neither as served nor as failed, nor do those in a flood of invented secret keys (`overloaded` of the operation `none`).
+ * Of the requests that could be served, the share that the gateway did not fail; 1 when there were none. Refusals that a merchant
+ * caused count neither as served nor as failed, nor do those in a flood of invented secret keys (`overloaded` of the operation `none`).
  */
-export function availability(range: string, failed: string): string {
-  const sum = (selector: string) => `sum(rate(${requests}{${GATEWAYS}, ${selector}}[${range}]))`;
-  const bad = `(${sum(`outcome=~"${failed}"`)} + ${sum('outcome="overloaded", operation!="none"')})`;
-  return `1 - (${orZero(`${bad} / (${bad} + ${sum(`outcome=~"${SERVED}"`)} > 0)`)})`;
+export function availability(range: string): string {
+  const bad = count(FAILED, range);
+  return `1 - (${orZero(`${bad} / (${bad} + ${served(range)} > 0)`)})`;
+}
+
+/** Of the same requests and those that the backend failed, the share for which a merchant got a result. */
+export function results(range: string): string {
+  const none = count(`${FAILED}|${FAILED_BEHIND}`, range);
+  const errors = sum('oncegate_upstream_responses_total', 'class="5xx"', range);
+  return `1 - (${orZero(`(${none} + ${errors}) / (${none} + ${served(range)} > 0)`)})`;
 }
 
 /** The requests that were not served, by outcome, as shares of all. */

@@ -1,6 +1,6 @@
 import { FIRING, type PageOptions, type Row } from './dashboard.ts';
 import { labelOf, toLogs } from './links.ts';
-import { added, availability, FAILED, FAILED_BEHIND, notServed, OBJECTIVES } from './objectives.ts';
+import { added, availability, FAILED, FAILED_BEHIND, notServed, OBJECTIVES, results } from './objectives.ts';
 import { series, stat, states, units } from './panels.ts';
 import {
   GATEWAYS,
@@ -23,9 +23,6 @@ const logsOfOutcome = toLogs('Log lines of this outcome', `outcome=\`${labelOf('
 const logsOfOperation = toLogs('Log lines of this operation', `operation=\`${labelOf('operation')}\``);
 const logsOfMerchant = toLogs('Log lines of this merchant', `merchant=\`${labelOf('merchant')}\``);
 
-/** Every gateway on a store reads the same number of keys. */
-const keysOf = (gauge: string, selector: string) => `max by (job, operation) (${gauge}{${selector}})`;
-
 /** The look of ten seconds: every number is green on a good day. */
 const wellBeing: Row = {
   title: 'Are merchants well?',
@@ -33,17 +30,19 @@ const wellBeing: Row = {
     stat({
       title: 'Availability, last hour',
       description:
-        'The share of requests that were served. gateway: without those that the gateway itself failed; the objective is 99.9 ' +
-        '%. with the backend: also without those that the backend did not take, or whose outcome is unknown. Refusals that a ' +
-        'merchant caused do not count. Do: "Share of requests that were not served" says why.',
+        'with a result: the share of requests for which merchants got a result, whoever failed the others; an answer of the ' +
+        'backend with 5xx counts as a failure; the objective is 99 %. gateway alone: the share that the gateway itself did not ' +
+        'fail, which says nothing of the backend; the objective is 99.9 %. Refusals that a merchant caused do not count. Do: ' +
+        '"Share of requests that were not served" and "Answers of the backend" say why.',
       unit: units.PercentUnit,
       decimals: 2,
       queries: [
-        { expr: availability('1h', FAILED), legend: 'gateway' },
-        { expr: availability('1h', `${FAILED}|${FAILED_BEHIND}`), legend: 'with the backend' },
+        { expr: results('1h'), legend: 'with a result' },
+        { expr: availability('1h'), legend: 'gateway alone' },
       ],
+      own: { 'with a result': { ground: 'red', thresholds: { yellow: 0.95, green: OBJECTIVES.results } } },
       ...{ ground: 'red', thresholds: { yellow: 0.995, green: OBJECTIVES.available } },
-      ...{ size: [4, 5], runbook: 'runbook/OncegateAvailabilityBurnsFast.md' },
+      ...{ size: [4, 5], runbook: 'runbook/OncegateResultsBurnFast.md' },
     }),
     stat({
       title: 'Added latency, p99',
@@ -63,7 +62,12 @@ const wellBeing: Row = {
         'Keys whose payout may or may not have been made, and executions whose gateway has died, as counted in the store. Their ' +
         "merchants get 409 until someone resolves them. Do: find each payout in the backend's books and resolve its key.",
       unit: units.Short,
-      queries: [{ expr: `sum by (job) (${keysOf('oncegate_keys_in_doubt', GATEWAYS)})`, legend: '{{job}}' }],
+      queries: [
+        {
+          expr: `sum by (job, store) (${ofTheStore('oncegate_keys_in_doubt', GATEWAYS, 'operation')})`,
+          legend: '{{job}} {{store}}',
+        },
+      ],
       thresholds: { red: 1 },
       ...{ size: [4, 5], runbook: 'runbook/resolve-a-key-in-doubt.md' },
     }),
@@ -74,7 +78,7 @@ const wellBeing: Row = {
         'stays in doubt for `idempotency.inDoubtRetentionMs`, 30 days by default, is new after that, and a retry would be ' +
         'executed.',
       unit: units.Seconds,
-      queries: [{ expr: ofTheStore('oncegate_oldest_in_doubt_seconds'), legend: '{{job}}' }],
+      queries: [{ expr: ofTheStore('oncegate_oldest_in_doubt_seconds'), legend: '{{job}} {{store}}' }],
       thresholds: { yellow: 1, red: 3600 },
       ...{ size: [4, 5], details: 'internals', runbook: 'runbook/OncegateInDoubtOld.md' },
     }),
@@ -142,16 +146,17 @@ const merchants: Row = {
     series({
       title: 'Availability',
       description:
-        'The share of requests that were served, over five minutes, and the objective of the gateway. Below the objective the ' +
-        'budget of failures burns. Do: the next panel says why.',
+        'Over five minutes. with a result: the share of requests for which merchants got a result, whoever failed the others. ' +
+        'gateway alone: the share that the gateway itself did not fail, with its objective; below it the budget of failures ' +
+        'burns. Do: the next two panels say why.',
       unit: units.PercentUnit,
       queries: [
-        { expr: availability('5m', FAILED), legend: 'gateway' },
-        { expr: availability('5m', `${FAILED}|${FAILED_BEHIND}`), legend: 'with the backend' },
+        { expr: results('5m'), legend: 'with a result' },
+        { expr: availability('5m'), legend: 'gateway alone' },
         { expr: `${OBJECTIVES.available} + 0 * max(oncegate_build_info{${GATEWAYS}})`, legend: 'objective' },
       ],
       colors: { objective: 'red' },
-      ...{ softMin: 0.99, max: 1, size: [12, 8], runbook: 'runbook/OncegateAvailabilityBurnsFast.md' },
+      ...{ softMin: 0.99, max: 1, size: [8, 8], runbook: 'runbook/OncegateResultsBurnFast.md' },
     }),
     series({
       title: 'Share of requests that were not served',
@@ -164,7 +169,23 @@ const merchants: Row = {
       queries: [{ expr: notServed, legend: '{{outcome}}' }],
       thresholds: { yellow: 0.001, red: 0.01 },
       dataLinks: [logsOfOutcome],
-      ...{ size: [12, 8], details: 'internals', runbook: 'runbook/OncegateAvailabilityBurnsFast.md' },
+      ...{ size: [8, 8], details: 'internals', runbook: 'runbook/OncegateResultsBurnFast.md' },
+    }),
+    series({
+      title: 'Answers of the backend',
+      onlyEvents: true,
+      description:
+        'What came of the requests that had their turn, by the class of the status; replays and retries of keys in doubt are ' +
+        'not among them. 5xx: results, which retries get again. unknown: no complete response, or one of the `unknown` statuses ' +
+        'of the operation: the key is in doubt. not_sent: no connection; nothing was sent. Do: for 5xx tell the owners of the ' +
+        'backend; for unknown see "In doubt by cause".',
+      unit: units.RequestsPerSecond,
+      queries: [
+        { expr: rateBy('class', 'oncegate_upstream_responses_total', OPERATIONS), legend: '{{class}}' },
+      ],
+      stacked: true,
+      colors: { '2xx': 'green', '5xx': 'red', unknown: 'orange' },
+      ...{ size: [8, 8], runbook: 'runbook/OncegateUpstreamErrors.md' },
     }),
     series({
       title: 'Requests by merchant',
@@ -234,8 +255,14 @@ const doubts: Row = {
         'falls only when keys are resolved. Do: list them with `oncegate records list --in-doubt` and resolve them.',
       unit: units.Short,
       queries: [
-        { expr: keysOf('oncegate_keys_in_doubt', OPERATIONS), legend: '{{job}} {{operation}}' },
-        { expr: keysOf('oncegate_keys_owner_gone', OPERATIONS), legend: '{{job}} {{operation}}: owner gone' },
+        {
+          expr: ofTheStore('oncegate_keys_in_doubt', OPERATIONS, 'operation'),
+          legend: '{{job}} {{store}} {{operation}}',
+        },
+        {
+          expr: ofTheStore('oncegate_keys_owner_gone', OPERATIONS, 'operation'),
+          legend: '{{job}} {{store}} {{operation}}: owner gone',
+        },
       ],
       thresholds: { red: 1 },
       ...{ size: [8, 8], details: 'internals', runbook: 'runbook/resolve-a-key-in-doubt.md' },

@@ -58,8 +58,13 @@ export function orZero(expr: string, label?: string): string {
   return `${expr} or on () ${label ? `label_replace(${zero}, "${label}", "none", "", "")` : zero}`;
 }
 
+/** Adds the label `store` to what each gateway reads from its store. */
+export const withStore = (expr: string) =>
+  `${expr} * on (job, instance) group_left (store) oncegate_store_info{${GATEWAYS}}`;
+
 /**
  * A value that the gateways read from their store, so that each of them exports the same. Adding them up would count a
- * key once for each gateway. A job is one deployment, and has one store.
+ * key once for each gateway. One line for each store. `labels`: and for each of their values.
  */
-export const ofTheStore = (metric: string) => `max by (job) (${metric}{${GATEWAYS}})`;
+export const ofTheStore = (metric: string, selector = GATEWAYS, labels = '') =>
+  `max by (job, store${labels && `, ${labels}`}) (${withStore(`${metric}{${selector}}`)})`;

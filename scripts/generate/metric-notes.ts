@@ -47,6 +47,8 @@ export const NOTES: Record<keyof typeof CATALOGUE, string> = {
     'Each repetition counts. Look at the replicas: the gateway repeats the write until they have it',
   pendingWrites: 'Do not restart the gateway while it is not 0',
   storeSeconds: '',
+  storeInfo:
+    'Joins the metrics of one store: `max by (store) (oncegate_keys_in_doubt * on (job, instance) group_left (store) oncegate_store_info)`',
   storeRefuses:
     'It does so when it is not connected, full or fails writes, and after eight failed starts in a row. One request at a time tries a start. `/readyz` names the reason',
   storeForgot: '[After a backup was restored](runbook/after-a-backup-was-restored.md)',
@@ -59,6 +61,8 @@ export const NOTES: Record<keyof typeof CATALOGUE, string> = {
     'If it grows without end, a reader of the files prevents SQLite from emptying it: end that process',
   storeDiskFree: 'Make room before the disk is full',
   upstreamSeconds: 'It begins when the request has its slot',
+  upstreamResponses:
+    "Once for each request that had its turn, replays not included. A `5xx` is a result: it is stored and replayed. One of the operation's `unknown` statuses (502, 503, 504, …) counts as `unknown`. [OncegateUpstreamErrors](runbook/OncegateUpstreamErrors.md), [OncegateOutcomesUnknown](runbook/OncegateOutcomesUnknown.md)",
   slots: 'The option `upstream.maxConnections`',
   slotsInUse: `At the limit with a slow backend, the backend is the bottleneck; with a fast one, raise \`maxConnections\`, or add gateways. ${SIZE}`,
   slotsQueued: `Their limit is \`upstream.maxQueued\`. ${SIZE}`,

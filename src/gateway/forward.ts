@@ -9,7 +9,7 @@ import { answerOfExchange, overloaded, sendAnswer } from '../idempotency/answer.
 import { disconnectSignalOf } from '../idempotency/protect.ts';
 import { forwardAuthorization } from '../keys/authorization-header.ts';
 import { contextOf, exemplarIdOf, markDone, type RequestContext } from '../lib/context.ts';
-import { asReceived, type Exchange, releaseAfter, type Slot } from '../lib/exchange.ts';
+import { asReceived, classOf, type Exchange, releaseAfter, type Slot } from '../lib/exchange.ts';
 import { endSent } from '../lib/trace.ts';
 import { type BodyLimits, inviteBody, takeBody } from '../requests/body.ts';
 import { HOPS } from '../requests/fields.ts';
@@ -73,6 +73,7 @@ export class Forwarder {
     const ended = (exchange: Exchange & { elapsedMs: number }) => {
       const { kind, elapsedMs } = exchange;
       if (step) endSent(step, exchange);
+      context.sent = classOf(exchange);
       context.upstreamMs += elapsedMs;
       const labels = { operation: context.identity?.operation.name ?? 'none', result: kind };
       metrics.upstreamSeconds.observe(labels, elapsedMs / 1000, exemplarIdOf(context));

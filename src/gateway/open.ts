@@ -76,7 +76,8 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   const { clock, logger } = tools;
   const { listen, upstream, idempotency } = config;
   const { maxStoredBytes, mode, layer, countDoubtsEveryMs: everyMs } = idempotency;
-  const metrics = new Metrics();
+  const longestWaitMs = Math.max(...config.operations.map(({ idempotency: { waitMs } }) => waitMs));
+  const metrics = new Metrics([upstream.responseTimeoutMs, config.lock.leaseMs, longestWaitMs]);
   const events = new Events(logger, metrics);
   const { emit } = events;
 
@@ -109,6 +110,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   if (file !== undefined) watch = await StoreWatch.of(config, { file, store, clock, emit });
   closing.defer(() => watch?.close());
   const storeId = await storeIdOf(store, mode, watch);
+  metrics.trackStore(storeId);
   let rateLimiter = await openRateLimiter(config, clock, emit, openCertificate);
   closing.defer(() => rateLimiter?.close());
 

@@ -1,5 +1,5 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { Exchange } from './exchange.ts';
+import type { Exchange, ResponseClass } from './exchange.ts';
 import type { Spans, TraceContext } from './trace.ts';
 
 /** A merchant code, or the id of a secret key. Codes become header values and parts of records; ids appear in the log. */
@@ -99,6 +99,8 @@ export interface RequestContext {
   would?: string;
   /** Under `mode: observe`: call it right before the request is sent, and call what it returns with how that ended. */
   observe?: () => (exchange: Exchange) => void;
+  /** What came of sending the request to the backend, if that has ended. */
+  sent?: ResponseClass | undefined;
   /** Time that the backend took. */
   upstreamMs: number;
   /** Time spent waiting for another request with the same key. */

@@ -31,6 +31,22 @@ export type Exchange =
     };
 
 /**
+ * What came of sending a request: the class of the response's status; `unknown`: there is no complete response; `not_sent`. A label
+ * of metrics.
+ */
+export const RESPONSE_CLASSES = ['2xx', '3xx', '4xx', '5xx', 'unknown', 'not_sent'] as const;
+export type ResponseClass = (typeof RESPONSE_CLASSES)[number];
+
+export function classOf(exchange: Exchange): ResponseClass {
+  if (exchange.kind === 'complete') return classOfStatus(exchange.response.status);
+  return exchange.kind === 'oversize' ? classOfStatus(exchange.status) : exchange.kind;
+}
+
+/** @param status of a response that has ended: 200 or more. HTTP has none above 599; a client treats them as 5xx */
+export const classOfStatus = (status: number): ResponseClass =>
+  status < 300 ? '2xx' : status < 400 ? '3xx' : status < 500 ? '4xx' : '5xx';
+
+/**
  * For a request without a key. Its merchant gets what came, as from the backend itself: nothing is stored, and nothing tells the
  * merchant more than the end of the connection does.
  */

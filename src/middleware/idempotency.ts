@@ -9,7 +9,7 @@ import { idempotencyOptions } from '../idempotency/options.ts';
 import { protect } from '../idempotency/protect.ts';
 import { systemClock, within } from '../lib/clock.ts';
 import { contextOf, exemplarIdOf, markDone } from '../lib/context.ts';
-import type { Exchange } from '../lib/exchange.ts';
+import { classOf, type Exchange } from '../lib/exchange.ts';
 import { isProblem, type Problem, problem, problemDocument, sendProblem } from '../lib/problem.ts';
 import { findClientInExpress } from '../requests/client-address.ts';
 import { valuesOf } from '../requests/fields.ts';
@@ -84,7 +84,7 @@ class Handlers {
     this.#policy = policy;
     this.#hop = () => hopOf(policy.layer, store.storeId());
     checkLifetimes(policy, store);
-    this.#metrics = openedMetrics(options.metrics);
+    this.#metrics = openedMetrics(options.metrics, policy, store.lifetimes);
     const { logger = createLogger('warn') } = options;
     this.#access = new Access({
       clock: systemClock,
@@ -143,8 +143,7 @@ class Handlers {
         if (stranger) return refuse(stranger);
         void protectedBy(req, res, (error) => {
           if (error !== undefined) return refuse(error);
-          const context = contextOf(req);
-          context.outcome ??= 'passed_through';
+          contextOf(req).outcome ??= 'passed_through';
           next();
         });
       });
@@ -222,15 +221,16 @@ class Handlers {
       const { maxStoredBytes: maxBytes, timeoutMs, abandonAfterMs, operation } = this.#policy;
       const done = (exchange: Exchange) => {
         const elapsedMs = systemClock.monotonicMs() - startedMs;
+        context.sent = classOf(exchange);
         context.upstreamMs = elapsedMs;
         const labels = { operation, result: exchange.kind };
-        const { upstreamSeconds } = this.#metrics;
-        upstreamSeconds.observe(labels, elapsedMs / 1000, exemplarIdOf(context));
+        this.#metrics.upstreamSeconds.observe(labels, elapsedMs / 1000, exemplarIdOf(context));
         resolve(isTold ? Object.assign(exchange, { isLate: true }) : exchange);
         isTold = true;
       };
       const onTimeLimit = () => {
         isTold = true;
+        context.sent = 'unknown';
         context.upstreamMs = systemClock.monotonicMs() - startedMs;
         context.outcome = handlerLate().code;
         recording.redirected.answerFirst(() => this.#refuse(res, handlerLate()));

@@ -15,8 +15,17 @@ export function createMetrics(): Metrics {
   return new AllMetrics();
 }
 
-/** @throws {TypeError} unless `createMetrics` or an `idempotency` has made them */
-export function openedMetrics(metrics: Metrics = new AllMetrics()): AllMetrics {
+/**
+ * New metrics have buckets around the time limits of one `idempotency`.
+ *
+ * @throws {TypeError} unless `createMetrics` or an `idempotency` has made them
+ */
+export function openedMetrics(
+  metrics: Metrics | undefined,
+  { timeoutMs, waitMs }: { timeoutMs: number; waitMs: number },
+  { leaseMs }: { leaseMs: number },
+): AllMetrics {
+  if (!metrics) return new AllMetrics([timeoutMs, waitMs, leaseMs]);
   if (metrics instanceof AllMetrics) return metrics;
   throw new TypeError('idempotency: metrics: must be the result of createMetrics');
 }
@@ -76,6 +85,7 @@ function made(opened: OpenedStore, options: StoreMetricsOptions): Shared {
   const { store, emits } = opened;
   emits.add(options.emit);
   if (store.usage) options.metrics.trackUsage(() => store.usage);
+  options.metrics.trackStore(opened.storeId);
   const everyMs = idempotencyOptions.shape.countDoubtsEveryMs.parse(undefined);
   const gauges = new DoubtGauges({ ...options, store, everyMs });
   return { gauges, users: 0 };

@@ -3,6 +3,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Clock } from '../lib/clock.ts';
 import { InFlightCounter } from '../lib/collections.ts';
 import { attachContext, type Client, exemplarIdOf, type RequestContext } from '../lib/context.ts';
+import { classOfStatus, type ResponseClass } from '../lib/exchange.ts';
 import type { Told } from './emit.ts';
 import { type Logger, loggablePath, requestLog } from './logger.ts';
 import type { Metrics } from './metrics.ts';
@@ -45,6 +46,7 @@ export class Access {
       client: this.#options.clientOf(req),
       traceId: undefined,
       spans: undefined,
+      sent: undefined,
       upstreamMs: 0,
       waitMs: 0,
       done: true,
@@ -69,8 +71,13 @@ export class Access {
     const merchantGone = !context.isUpgrade && !res.writableFinished;
     const outcome = context.outcome ?? 'merchant_gone';
     const operation = context.identity?.operation.name ?? 'none';
-    metrics.requests.inc({ operation, outcome });
-    metrics.requestSeconds.observe({ operation }, durationMs / 1000, exemplarIdOf(context));
+    const sent = context.passedThrough ? sentAsStream(res, context) : context.sent;
+    // A status that says nothing of the execution, such as a proxy's 504, is no answer of the backend.
+    const isUnknown = outcome === 'outcome_unknown' && sent !== 'not_sent';
+    const labels = { operation, outcome, class: isUnknown ? 'unknown' : (sent ?? '') };
+    metrics.requests.inc(labels);
+    if (sent) metrics.upstreamResponses.inc(labels);
+    metrics.requestSeconds.observe(labels, durationMs / 1000, exemplarIdOf(context));
     // A handler that requires no key may have no merchant.
     if (context.merchant?.code) {
       const merchant = metrics.merchantLabel(context.merchant.code);
@@ -79,7 +86,7 @@ export class Access {
     }
     const [path = ''] = (req.url ?? '').split('?', 1);
     const ownMs = Math.max(0, durationMs - context.upstreamMs - context.waitMs);
-    if (!context.passedThrough) metrics.gatewaySeconds.observe({ operation }, ownMs / 1000);
+    if (!context.passedThrough) metrics.gatewaySeconds.observe(labels, ownMs / 1000);
     const status = res.headersSent ? res.statusCode : undefined;
     if (status !== undefined && status >= 500 && RESULTS.has(outcome)) metrics.backendErrors++;
     context.spans?.end({
@@ -107,6 +114,16 @@ export class Access {
       merchantGone: merchantGone || undefined,
     });
   }
+}
+
+/** What came of a request that was streamed. undefined: its merchant left, or it became a WebSocket. */
+function sentAsStream(
+  { headersSent, statusCode }: ServerResponse,
+  { outcome }: RequestContext,
+): ResponseClass | undefined {
+  if (outcome === 'passed_through') return headersSent ? classOfStatus(statusCode) : undefined;
+  if (outcome === 'upstream_unreachable') return 'not_sent';
+  return outcome === 'outcome_unknown' ? 'unknown' : undefined;
 }
 
 /** The inbound `X-Request-Id` if it is well-formed, or a new id. */

@@ -1,62 +1,8 @@
+import { RESPONSE_CLASSES } from '../lib/exchange.ts';
+import { counter, gauge, histogram } from './definition.ts';
 import { OUTCOMES, STORE_COMMANDS, WARNED_ABOUT, WOULD } from './words.ts';
 
-/**
- * The values of a label. They are bounded: a list of words; or a set of the configuration, whose size the schema limits; or a
- * description of this process, which is one series.
- */
-export type LabelValues = readonly string[] | ConfiguredSet | 'of this process';
-
-/**
- * `operations`: the names in the configuration, `other` and `undeclared`. `operations, none`: and `none`, for requests that are
- * refused before they are identified. `merchants`: the codes of `metrics.merchants`, and `other` for all others.
- */
-export type ConfiguredSet = 'operations' | 'operations, none' | 'merchants';
-
-export interface Definition<T extends string = string, L extends string = string> {
-  readonly type: T;
-  /** The unit is in the name; `_total`: a count. */
-  readonly name: string;
-  readonly help: string;
-  readonly labels: Readonly<Record<L, LabelValues>>;
-  /**
-   * How a query combines the values of several gateways. `max` is also for what all of them know from the store, and must not be
-   * counted twice.
-   */
-  readonly combine: 'sum' | 'max' | 'min';
-  /**
-   * When a series exists. `start`: from the start, at 0, for every combination of label values. Otherwise the condition, in words;
-   * where the condition does not hold, 0 would be wrong.
-   */
-  readonly exists: 'start' | (string & {});
-  /** A histogram whose buckets keep the trace id of their newest request. */
-  readonly hasExemplars?: boolean;
-  /** A histogram of which the console shows percentiles. */
-  readonly isFine?: boolean;
-  /** Upper bounds of a histogram, in the unit of the name. */
-  readonly buckets?: readonly number[];
-}
-
-/** What a metric may have beside its name. Default: no labels, `sum`, and series that exist from the start. */
-type Given<S> = { labels?: S } & Partial<
-  Pick<Definition, 'combine' | 'exists' | 'buckets' | 'hasExemplars' | 'isFine'>
->;
-
-const define =
-  <T extends string>(type: T) =>
-  <const S extends Definition['labels'] = Record<never, never>>(
-    name: string,
-    help: string,
-    given: Given<S> = {},
-  ) => {
-    const defaults = { labels: {}, combine: 'sum', exists: 'start' } as const;
-    return { type, name, help, ...defaults, ...given } as Definition<T, keyof S & string> & { labels: S };
-  };
-
-const counter = define('counter');
-const gauge = define('gauge');
-const histogram = define('histogram');
-
-/** Seconds. From the quickest replay to a backend that takes a minute. */
+/** Seconds. From the quickest replay to a backend that takes a minute. Those around the time limits are added: {@link boundsAround}. */
 const SECONDS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
 /** Seconds. `store.timeoutMs`, half a second by default, limits a command. */
 const STORE_SECONDS = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1];
@@ -75,7 +21,10 @@ export const CATALOGUE = {
   requestSeconds: histogram(
     'oncegate_request_duration_seconds',
     'From receiving the head of a request to sending the last byte of its response',
-    { labels: { operation: 'operations, none' }, buckets: SECONDS, hasExemplars: true, isFine: true },
+    {
+      labels: { operation: 'operations, none' },
+      ...{ buckets: SECONDS, isLimited: true, hasExemplars: true, isFine: true },
+    },
   ),
   gatewaySeconds: histogram(
     'oncegate_gateway_duration_seconds',
@@ -106,7 +55,7 @@ export const CATALOGUE = {
   merchantSeconds: histogram(
     'oncegate_merchant_request_duration_seconds',
     'As oncegate_request_duration_seconds, of authenticated merchants',
-    { labels: { merchant: 'merchants' }, buckets: MERCHANT_SECONDS },
+    { labels: { merchant: 'merchants' }, buckets: MERCHANT_SECONDS, isLimited: true },
   ),
   merchantInDoubt: counter(
     'oncegate_merchant_in_doubt_total',
@@ -222,9 +171,14 @@ export const CATALOGUE = {
     'Commands to the idempotency store, by command and result',
     { labels: { command: STORE_COMMANDS, result: ['ok', 'failed'] }, buckets: STORE_SECONDS },
   ),
+  storeInfo: gauge(
+    'oncegate_store_info',
+    'Always 1. The label has the first digits of the store’s id, which all gateways on it show; unknown: not read yet',
+    { labels: { store: 'of this process' }, combine: 'max', exists: 'of a gateway: one series' },
+  ),
   storeRefuses: gauge(
     'oncegate_store_refuses_writes',
-    '1 while the store refuses writes: new keys get 503, replays are still answered',
+    '1 while the store refuses writes: new keys get 503; replays are answered if it can be read',
     { combine: 'max' },
   ),
   storeForgot: gauge(
@@ -263,10 +217,13 @@ export const CATALOGUE = {
     'From sending a request to the backend to its complete response, or its failure',
     {
       labels: { operation: 'operations, none', result: ['complete', 'oversize', 'not_sent', 'unknown'] },
-      buckets: SECONDS,
-      hasExemplars: true,
-      isFine: true,
+      ...{ buckets: SECONDS, isLimited: true, hasExemplars: true, isFine: true },
     },
+  ),
+  upstreamResponses: counter(
+    'oncegate_upstream_responses_total',
+    'Requests to the backend that have ended, by the class of the response’s status; unknown: no complete response, or a status that says nothing; not_sent',
+    { labels: { operation: 'operations, none', class: RESPONSE_CLASSES } },
   ),
   slots: gauge('oncegate_upstream_slots', 'Connections to the backend that may be in use'),
   slotsInUse: gauge('oncegate_upstream_slots_in_use', 'Connections to the backend in use'),

@@ -6,8 +6,9 @@ import {
   Registry,
 } from 'prom-client';
 import { thisBuild } from '../lib/program.ts';
-import { CATALOGUE, type ConfiguredSet, type Definition, type LabelValues } from './catalogue.ts';
-import { Counter, Histogram } from './series.ts';
+import { CATALOGUE } from './catalogue.ts';
+import type { ConfiguredSet, Definition, LabelValues } from './definition.ts';
+import { boundsAround, Counter, Histogram } from './series.ts';
 import { OUTCOMES } from './words.ts';
 
 /** How metrics are written. Only OpenMetrics has exemplars. */
@@ -25,23 +26,26 @@ type Instrument<D> =
 /** A field for each metric of the catalogue. */
 type Instruments = { readonly [K in keyof typeof CATALOGUE]: Instrument<(typeof CATALOGUE)[K]> };
 
+/** The default time limits of a response, a wait and a lease. */
+const DEFAULT_LIMITS_MS = [30_000, 10_000];
+
+/** Enough to tell stores apart. The hop field has as many. */
+const STORE_DIGITS = 16;
+
 class Catalogued {
   readonly registry = new Registry();
 
-  constructor() {
+  constructor(limitsMs: readonly number[] = DEFAULT_LIMITS_MS) {
     for (const [field, definition] of Object.entries<Definition>(CATALOGUE))
-      Object.assign(this, { [field]: this.#instrument(definition) });
+      Object.assign(this, { [field]: this.#instrument(definition, limitsMs) });
   }
 
-  #instrument({
-    type,
-    name,
-    help,
-    labels,
-    buckets = [],
-    isFine,
-  }: Definition): Counter<string> | Gauge | Histogram<string> {
+  #instrument(
+    { type, name, help, labels, buckets: base = [], isLimited, isFine }: Definition,
+    limitsMs: readonly number[],
+  ): Counter<string> | Gauge | Histogram<string> {
     const labelNames = Object.keys(labels);
+    const buckets = isLimited ? boundsAround(base, limitsMs) : base;
     if (type === 'gauge') return new Gauge({ name, help, labelNames, registers: [this.registry] });
     const metric =
       type === 'counter'
@@ -54,7 +58,7 @@ class Catalogued {
 }
 
 /** Every metric of the gateway. `catalogue.ts` defines them. */
-export class Metrics extends (Catalogued as new () => Catalogued & Instruments) {
+export class Metrics extends (Catalogued as new (limitsMs?: readonly number[]) => Catalogued & Instruments) {
   /** Merchants' requests that were answered with a 5xx status of the backend. For the console only. */
   backendErrors = 0;
   readonly #reads = new Map<Gauge, (() => number | undefined)[]>();
@@ -67,8 +71,11 @@ export class Metrics extends (Catalogued as new () => Catalogued & Instruments) 
     merchants: new Set(),
   };
 
-  constructor() {
-    super();
+  #storeId: (() => string | undefined) | undefined;
+
+  /** @param limitsMs time limits of requests: buckets are close around them. Default: those of the default options */
+  constructor(limitsMs?: readonly number[]) {
+    super(limitsMs);
     collectDefaultMetrics({ register: this.registry });
     for (const [field, { labels, exists }] of Object.entries<Definition>(CATALOGUE)) {
       const words = Object.values(labels);
@@ -137,6 +144,11 @@ export class Metrics extends (Catalogued as new () => Catalogued & Instruments) 
     });
   }
 
+  /** Shows which store it is. Metrics of several stores show the last one. */
+  trackStore(storeId: () => string | undefined): void {
+    this.#storeId = storeId;
+  }
+
   /** Calls `listener` each time before the metrics are read. */
   beforeReading(listener: () => void): void {
     this.#listeners.push(listener);
@@ -171,6 +183,8 @@ export class Metrics extends (Catalogued as new () => Catalogued & Instruments) 
   /** Brings the gauges up to date. */
   readGauges(): void {
     for (const listener of this.#listeners) listener();
+    this.storeInfo.reset();
+    if (this.#storeId) this.storeInfo.set({ store: this.#storeId()?.slice(0, STORE_DIGITS) ?? 'unknown' }, 1);
     for (const [gauge, reads] of this.#reads) {
       const values = reads.map((read) => read()).filter((value) => value !== undefined);
       if (values.length === 0) gauge.remove();

@@ -219,3 +219,27 @@ export function percentileBetween(before: readonly number[], after: readonly num
   });
   return at < 0 ? undefined : FINE.firstS * 2 ** (at / FINE.perDoubling);
 }
+
+/** Between two bounds beyond a second, the larger is at most this many times the smaller: so wrong can a quantile be. */
+const MOST_RATIO = 1.5;
+
+/**
+ * Adds bounds to those of a histogram, so that its quantiles are right near the time limits and beyond: at each limit and a
+ * little above it, where what it has ended is counted, and between bounds that are far apart.
+ *
+ * @param bounds seconds, ascending
+ * @param limitsMs the configured time limits
+ */
+export function boundsAround(bounds: readonly number[], limitsMs: readonly number[]): number[] {
+  const limits = limitsMs.filter((ms) => ms > 0).flatMap((ms) => [ms / 1000, (1.05 * ms) / 1000]);
+  const wanted = [...new Set([...bounds, ...limits])].sort((a, b) => a - b);
+  const found: number[] = [];
+  for (const bound of wanted) {
+    for (let last = found.at(-1) ?? bound; last >= 1 && bound > MOST_RATIO * last; ) {
+      last = Number((MOST_RATIO * last).toPrecision(2));
+      found.push(last);
+    }
+    found.push(bound);
+  }
+  return found;
+}

@@ -63,12 +63,12 @@ describe('documents', () => {
     expect(sections.filter((anchor) => !listed.includes(anchor))).toEqual([]);
   });
 
-  it('docs/operations.md says of every outcome how the objective of availability counts it, as the rules do', () => {
-    const [, section = ''] = read('docs/operations.md').split(/^\| outcome \| counts as \|$/m);
+  it('docs/operations.md says of every outcome how the objectives of availability and of results count it, as the rules do', () => {
+    const [, section = ''] = read('docs/operations.md').split(/^\| outcome \| availability \| results \|$/m);
     const [table = ''] = section.split('\n\n');
-    const rows = [...table.matchAll(/^\| (`.+`) \| (served|failed|not counted)/gm)].map(
-      ([, outcomes = '', as = '']) => ({
-        as,
+    const rows = [...table.matchAll(/^\| (`.+`) \| (\w+(?: counted)?).* \| (\w+(?: counted)?).* \|$/gm)].map(
+      ([, outcomes = '', availability = '', results = '']) => ({
+        as: { availability, results },
         outcomes: [...outcomes.matchAll(/`(\w+)`/g)].map(([, o = '']) => o),
       }),
     );
@@ -78,17 +78,21 @@ describe('documents', () => {
     // Every other outcome is a refusal of the merchant's request.
     const others = OUTCOMES.filter((outcome) => !named.includes(outcome) && outcome !== 'merchant_gone');
     expect(others.filter((code) => problem(code as ProblemCode, '').status >= 500)).toEqual([]);
-    const documented = (...words: string[]) =>
-      rows.filter(({ as }) => words.includes(as)).flatMap(({ outcomes }) => outcomes);
-    const counted = (record: string) =>
+    type Objective = 'availability' | 'results';
+    const documented = (objective: Objective, ...words: string[]) =>
+      rows.filter(({ as }) => words.includes(as[objective])).flatMap(({ outcomes }) => outcomes);
+    const counted = (record: string, objective: Objective) =>
       rulesIn(read('config/prometheus.rules.yaml'))
-        .filter((rule) => rule.record?.startsWith(record) && rule.labels?.objective === 'availability')
+        .filter((rule) => rule.record?.startsWith(record) && rule.labels?.objective === objective)
         .flatMap(({ expr }) =>
           [...expr.matchAll(/outcome=~?"([^"]+)"/g)].flatMap(([, one = '']) => one.split('|')),
         );
     const total = 'job_instance_operation:oncegate_objective';
-    expect(counted(`${total}_failures`).sort()).toEqual(documented('failed').sort());
-    expect(counted(`${total}_requests`).sort()).toEqual(documented('served', 'failed').sort());
+    for (const objective of ['availability', 'results'] as const) {
+      expect(counted(`${total}_failures`, objective).sort()).toEqual(documented(objective, 'failed').sort());
+      const all = documented(objective, 'served', 'failed').sort();
+      expect(counted(`${total}_requests`, objective).sort()).toEqual(all);
+    }
   });
 
   it('docs/configuration.md shows sections that are valid', () => {

@@ -1,7 +1,9 @@
 import fc from 'fast-check';
 import * as prometheus from 'prom-client';
 import { expect, it } from 'vitest';
-import { Counter, Histogram } from '../../src/telemetry/series.ts';
+import { CATALOGUE } from '../../src/telemetry/catalogue.ts';
+import type { Definition } from '../../src/telemetry/definition.ts';
+import { boundsAround, Counter, Histogram } from '../../src/telemetry/series.ts';
 
 const BUCKETS = [0.1, 1, 10];
 const word = fc.constantFrom('a', 'b', 'a b', '"quoted"');
@@ -73,4 +75,34 @@ it('a bucket keeps the trace id of its newest value', async () => {
   expect(values.filter(({ exemplar }) => exemplar)).toMatchObject([
     { labels: { le: 1 }, value: 3, exemplar: { labelSet: { trace_id: 'second' }, value: 0.6 } },
   ]);
+});
+
+/** What histogram_quantile() says if every value of a histogram is this one: the middle of its bucket is the median. */
+function medianOf(value: number, bounds: readonly number[]): number {
+  const at = bounds.findIndex((bound) => value <= bound);
+  return at < 0 ? (bounds.at(-1) as number) : ((bounds[at - 1] ?? 0) + (bounds[at] as number)) / 2;
+}
+
+it.each([
+  ['of the defaults', [30_000, 10_000, 10_000]],
+  ['longer than the longest bucket', [300_000, 45_000]],
+  ['without a wait', [4000, 0]],
+])('buckets show how long requests take near time limits, and beyond them: limits %s', (_, limitsMs) => {
+  const limited = Object.values<Definition>(CATALOGUE).filter(({ isLimited }) => isLimited);
+  expect(limited.length).toBeGreaterThan(2);
+  for (const { buckets = [], name } of limited) {
+    const bounds = boundsAround(buckets, limitsMs);
+    expect(bounds.length).toBeLessThan(40);
+    expect(bounds.toSorted((a, b) => a - b)).toEqual(bounds);
+    for (const bound of buckets) expect(bounds).toContain(bound);
+    for (let seconds = 1.1; seconds < Math.max(...limitsMs) / 1000; seconds *= 1.03) {
+      const shown = medianOf(seconds, bounds) / seconds;
+      expect(Math.abs(shown - 1), `${name}: ${seconds} s`).toBeLessThan(0.35);
+    }
+    // Whatever a time limit ends takes a little longer than the limit.
+    for (const ms of limitsMs.filter((one) => one > 0)) {
+      expect(bounds).toContain(ms / 1000);
+      expect(Math.abs(medianOf(1.002 * (ms / 1000), bounds) / (ms / 1000) - 1)).toBeLessThan(0.03);
+    }
+  }
 });

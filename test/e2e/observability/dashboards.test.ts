@@ -2,7 +2,15 @@ import { readdirSync } from 'node:fs';
 import * as units from '@grafana/grafana-foundation-sdk/units';
 import { describe, expect, it } from 'vitest';
 import { textsOf } from '../../../grafana/generate.ts';
-import { added, availability, FAILED, OBJECTIVES, SERVED } from '../../../grafana/source/objectives.ts';
+import {
+  added,
+  availability,
+  FAILED,
+  FAILED_BEHIND,
+  OBJECTIVES,
+  results,
+  SERVED,
+} from '../../../grafana/source/objectives.ts';
 import { EVENTS } from '../../../src/telemetry/events.ts';
 import { leadsNowhere } from '../../support/anchors.ts';
 import { parsedConfig } from '../../support/config.ts';
@@ -68,7 +76,10 @@ describe('the dashboards', () => {
       expect(selectors.length + (expr.includes('ALERTS{') ? 1 : 0)).toBeGreaterThan(0);
       for (const selector of selectors) expect(selector).toMatch(/^job=~"\$job", instance=~"\$instance"/);
       if (ofTheStore.test(expr))
-        expect(expr).toMatch(/max by \((?:job|job, \w+(?:, \w+)*)\) \((?:increase\()?oncegate_/);
+        // Nor do they merge several stores under one job.
+        expect(expr).toMatch(
+          /max by \(job, store(?:, \w+)*\) \((?:increase\()?oncegate_.* on \(job, instance\) group_left \(store\) oncegate_store_info/,
+        );
     });
   });
 });
@@ -244,7 +255,16 @@ it('the dashboards count the objectives as the rules count them', () => {
   expect(wordsIn(failures)).toEqual(FAILED.split('|').sort());
   expect(wordsIn(requests)).toEqual([...FAILED.split('|'), ...SERVED.split('|')].sort());
   const alsoFailed = 'outcome="overloaded", operation!="none"';
-  for (const expr of [failures, requests, availability('5m', FAILED)]) expect(expr).toContain(alsoFailed);
+  for (const expr of [failures, requests, availability('5m')]) expect(expr).toContain(alsoFailed);
+  const noResult = ruleOf('job_instance_operation:oncegate_objective_failures:total', 'results');
+  expect(wordsIn(noResult)).toEqual(`${FAILED}|${FAILED_BEHIND}`.split('|').sort());
+  const wanted = ruleOf('job_instance_operation:oncegate_objective_requests:total', 'results');
+  expect(wordsIn(wanted)).toEqual(`${FAILED}|${FAILED_BEHIND}|${SERVED}`.split('|').sort());
+  for (const part of [alsoFailed, 'oncegate_upstream_responses_total', 'class="5xx"']) {
+    expect(noResult).toContain(part);
+    expect(results('5m')).toContain(part);
+  }
+  expect(ruleOf('oncegate:objective:target', 'results')).toBe(`vector(${OBJECTIVES.results})`);
   const slow = ruleOf('job_instance_operation:oncegate_objective_failures:total', 'latency');
   expect(slow).toContain(`operation!="none", le="${OBJECTIVES.addedSeconds}"`);
   expect(added(0.99)).toContain('operation!="none"');

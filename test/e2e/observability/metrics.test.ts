@@ -5,7 +5,8 @@ import { DatabaseSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { parse, stringify } from 'yaml';
-import { CATALOGUE, type Definition, type LabelValues } from '../../../src/telemetry/catalogue.ts';
+import { CATALOGUE } from '../../../src/telemetry/catalogue.ts';
+import type { Definition, LabelValues } from '../../../src/telemetry/definition.ts';
 import { send, withdraw } from '../../support/client.ts';
 import { parsedConfig, replaceFile, temporaryFolder, writeKeys } from '../../support/config.ts';
 import { idle, metric, type Scrape, scrape } from '../../support/metrics.ts';
@@ -112,6 +113,11 @@ const COUNTED = {
     ...{ 'balance complete': 1, 'other complete': 1 },
     ...{ 'withdraw complete': 6, 'withdraw oversize': 1, 'withdraw unknown': 1 },
   },
+  oncegate_upstream_responses_total: {
+    ...{ 'balance 2xx': 1, 'other 4xx': 1, 'undeclared 2xx': 1 },
+    // A reset, and a 504 of a proxy: neither says what the backend has done.
+    ...{ 'withdraw 2xx': 5, 'withdraw 4xx': 1, 'withdraw unknown': 2 },
+  },
 };
 
 const keyFile = writeMerchants();
@@ -165,6 +171,9 @@ describe('a gateway without traffic', () => {
     expect(Math.abs(free / (bavail * bsize) - 1)).toBeLessThan(0.1);
     expect(await until(() => metric(stack.adminUrl, 'oncegate_sqlite_wal_bytes'))).toBeGreaterThan(4096);
     expect(fresh.value('oncegate_upstream_slots')).toBe(SLOTS);
+    expect(Object.keys(fresh.table('oncegate_store_info', 'store'))).toEqual([
+      expect.stringMatching(/^[0-9a-f]{16}$/),
+    ]);
     expect(fresh.value('oncegate_secret_keys')).toBe(8 + UNSEEN);
     expect(fresh.table('oncegate_config_info', 'mode', 'undeclared', 'store', 'keys')).toEqual({
       'protect protect sqlite file': 1,

@@ -12,13 +12,17 @@ type Series = Record<string, string>;
 
 interface Case {
   series: Series;
-  /** The alerts that fire, by minutes: `OncegateGatewayDown{instance="a"}`. They are of the job `oncegate` if they name none. */
+  /**
+   * The alerts that fire, by minutes: `OncegateGatewayDown{instance="a"}`. They are of the job `oncegate` if they name none, and of no
+   * job with `job=""`.
+   */
   firing?: Record<number, string[]>;
   /** What an expression gives at a minute: the value of each series. */
   values?: { expr: string; minute: number; samples: Record<string, number> }[];
 }
 
-const UP = { up: '1x640' };
+/** One gateway, and the store that it shows. */
+const UP = { up: '1x640', oncegate_build_info: '1x640', 'oncegate_store_info{store="s"}': '1x640' };
 
 function withLabels(series: string, others: string[]): string {
   const [, name, labels = ''] = /^([\w:]+)(?:\{(.*)\})?$/.exec(series) ?? [];
@@ -32,7 +36,7 @@ const alertsOf = (firing: string[]) =>
     // The runbook's test compares the severities.
     const severity = rules.find(({ alert }) => alert === name)?.labels?.severity;
     const always = [`alertname="${name}"`, 'alertstate="firing"', `severity="${severity}"`, 'job="oncegate"'];
-    return { labels: withLabels(`ALERTS${labels}`, always), value: 1 };
+    return { labels: withLabels(`ALERTS${labels}`, always).replace('job="",', ''), value: 1 };
   });
 
 const toPromtool = ([name, { series, firing = {}, values = [] }]: [string, Case]) => ({
@@ -222,8 +226,9 @@ const LIMITS: [alert: string, series: Series, from: number, to?: number][] = [
   ['DoubtsNotCounted{instance="b"}', {}, -3, 20],
   // The smaller limit of two gateways, which have the same keys.
   [
-    'InDoubtOld',
+    'InDoubtOld{store="s"}',
     {
+      'oncegate_store_info{instance="b",store="s"}': '1x120',
       oncegate_oldest_in_doubt_seconds: beyond(1800, 1801),
       'oncegate_oldest_in_doubt_seconds{instance="b"}': beyond(1800, 1801),
       oncegate_in_doubt_page_after_seconds: '3600x120',
@@ -252,7 +257,7 @@ const WINDOWS = [
   ['1d', '2h', 3, 'Slowly'],
   ['3d', '6h', 1, 'Slowly'],
 ] as const;
-const BUDGETS = { Availability: 0.001, Latency: 0.01 };
+const BUDGETS = { Availability: 0.001, Latency: 0.01, Results: 0.01 };
 /** Shares of the limit in the long and in the short window, and failures. */
 const BURNS: [kind: string, long: number, short: number, failures: number][] = [
   ['beyond', 1.01, 1.01, 10],
@@ -267,6 +272,8 @@ const burnRates: Case = { series: { ...UP }, firing: { 1: [] } };
 for (const [name, budget] of Object.entries(BUDGETS))
   for (const [long, short, factor, how] of WINDOWS) {
     const objective = name.toLowerCase();
+    // The backend's owners have objectives of their own.
+    if (objective === 'results' && how === 'Slowly') continue;
     for (const [kind, ofLong, ofShort, failures] of BURNS) {
       const record = (of: string) =>
         `job_objective:oncegate_objective_failures:${of}{job="${kind}-${long}",objective="${objective}"}`;
@@ -275,7 +282,9 @@ for (const [name, budget] of Object.entries(BUDGETS))
       burnRates.series[record(`increase${long}`)] = `${failures}x8`;
     }
     const labels = `job="beyond-${long}",objective="${objective}"`;
-    burnRates.firing?.[1]?.push(`Oncegate${name}Burns${how}{${labels}}`);
+    burnRates.firing?.[1]?.push(
+      `Oncegate${name}${objective === 'results' ? 'Burn' : 'Burns'}${how}{${labels}}`,
+    );
   }
 
 const burning = (objective: string, job: string, ...how: string[]) =>
@@ -285,13 +294,19 @@ const quick = (job: string, operation = 'withdraw') =>
   `oncegate_gateway_duration_seconds_bucket{job="${job}",operation="${operation}",le="0.025"}`;
 const measured = (job: string, operation = 'withdraw') =>
   `oncegate_gateway_duration_seconds_count{job="${job}",operation="${operation}"}`;
-const RATIO_5M = 'job_objective:oncegate_objective_failures:ratio_rate5m';
-const IN_DOUBT = ['OncegateInDoubt{operation="withdraw"}', 'OncegateInDoubtOld'];
+const RATIO_5M = 'job_objective:oncegate_objective_failures:ratio_rate5m{objective="availability"}';
+const IN_DOUBT = ['OncegateInDoubt{operation="withdraw",store="s"}', 'OncegateInDoubtOld{store="s"}'];
 
 const BURNING = burning('Availability', 'oncegate', 'Fast', 'Slowly');
+const NO_RESULTS = 'OncegateResultsBurnFast{objective="results"}';
+const responses = (kind: string, operation = 'withdraw') =>
+  `oncegate_upstream_responses_total{operation="${operation}",class="${kind}"}`;
+const started = (labels = '') => `process_start_time_seconds{${labels}}`;
+const EIGHT_TIMES = '1000x40 1015 1030 1045 1060 1075 1090 1105 1120 1120x120';
 const OF_BACKEND = [
   ...['OncegateUpstreamUnreachable{instance="a"}', 'OncegateOverloaded{instance="a"}'],
   ...BURNING,
+  NO_RESULTS,
 ];
 const FAILING = [...OF_BACKEND, 'OncegateStoreFailing{instance="a"}'];
 const OVER_LIMITS = [...FAILING, 'OncegateInFlightFull{instance="a"}'];
@@ -302,7 +317,114 @@ const CASES: Record<string, Case> = {
   'limits that are reached, passed and kept again': limits,
   'the limits of the burn rates': burnRates,
 
-  'no gateway at all': { series: { 'up{job="another"}': '1x60' }, firing: { 5: ['OncegateGatewayDown'] } },
+  'no gateway at all': {
+    series: { 'up{job="another"}': '1x60' },
+    firing: { 5: ['OncegateGatewayDown{job=""}'] },
+  },
+
+  'gateways in jobs of any name: one that never answered, one among other programs, and a job without any target':
+    {
+      series: {
+        ...{ 'up{job="payments"}': '1x80', 'oncegate_build_info{job="payments"}': '1x80' },
+        'up{job="payments",instance="new"}': '0x80',
+        ...{ 'up{job="pods"}': '1x40 0x40', 'oncegate_build_info{job="pods"}': '1x40 stale' },
+        ...{ 'up{job="pods",instance="other"}': '1x80', 'up{job="pods",instance="broken"}': '0x80' },
+        ...{ 'up{job="moved"}': '1x40 stale', 'oncegate_build_info{job="moved"}': '1x40 stale' },
+      },
+      firing: {
+        9: ['OncegateGatewayDown{job="payments",instance="new"}'],
+        12: [
+          'OncegateGatewayDown{job="payments",instance="new"}',
+          'OncegateGatewayDown{job="pods",instance="a"}',
+          'OncegateGatewayDown{job="moved"}',
+        ],
+      },
+    },
+
+  'eight crashes in two minutes: each scrape finds another process; a gateway that was deployed twice; another program':
+    {
+      series: {
+        ...{ ...UP, [started()]: EIGHT_TIMES },
+        ...{
+          'oncegate_build_info{instance="b"}': '1x640',
+          [started('instance="b"')]: '1000x40 1600x4 1660x120',
+        },
+        [started('job="another"')]: EIGHT_TIMES,
+      },
+      firing: {
+        10: [],
+        12: ['OncegateRestarts{instance="a"}'],
+        19: ['OncegateRestarts{instance="a"}'],
+        25: [],
+      },
+    },
+
+  'a total outage: from one minute to the next, nobody knows what becomes of any payout': {
+    series: {
+      ...UP,
+      ...{ [requests('outcome="executed"')]: '0+100x40 4000x120', [responses('2xx')]: '0+100x40 4000x120' },
+      [requests('outcome="outcome_unknown"')]: '0x40 100+100x120',
+      [responses('unknown')]: '0x40 100+100x120',
+      [responses('5xx')]: '0x160',
+      // Nothing reaches the backend, which is another alert.
+      [responses('not_sent', 'balance')]: '0+100x160',
+      // A few at night, although these are all.
+      [responses('unknown', 'refund')]: '0x40 1 2 3 4 4x120',
+    },
+    firing: {
+      9: [],
+      10.5: [],
+      11.5: ['OncegateOutcomesUnknown{operation="withdraw",class="unknown"}', NO_RESULTS],
+      20: ['OncegateOutcomesUnknown{operation="withdraw",class="unknown"}', NO_RESULTS],
+    },
+  },
+
+  'the backend answers every payout with 500, a little more than 5 % of the refunds, and a little less of the rest':
+    {
+      series: {
+        ...{ ...UP, [requests('outcome="executed"')]: '0+100x160' },
+        'oncegate_requests_total{operation="refund",outcome="executed"}': '0+1000x160',
+        'oncegate_requests_total{operation="other",outcome="executed"}': '0+1000x160',
+        ...{ [responses('2xx')]: '0+100x40 4000x120', [responses('5xx')]: '0x40 100+100x120' },
+        ...{ [responses('2xx', 'refund')]: '0+948x160', [responses('5xx', 'refund')]: '0+52x160' },
+        ...{ [responses('2xx', 'other')]: '0+952x160', [responses('5xx', 'other')]: '0+48x160' },
+      },
+      firing: {
+        9: ['OncegateUpstreamErrors{operation="refund",class="5xx"}'],
+        11.5: ['withdraw', 'refund'].map((one) => `OncegateUpstreamErrors{operation="${one}",class="5xx"}`),
+        20: [
+          ...['withdraw', 'refund'].map((one) => `OncegateUpstreamErrors{operation="${one}",class="5xx"}`),
+          NO_RESULTS,
+        ],
+      },
+    },
+
+  'two stores under one job: one is empty, and the only gateway of the other one dies': {
+    series: {
+      ...{ ...UP, 'oncegate_keys_in_doubt{operation="withdraw"}': '2x40 0x80' },
+      'up{instance="b"}': '1x80 0x40',
+      'oncegate_build_info{instance="b"}': '1x80 stale',
+      'oncegate_store_info{instance="b",store="t"}': '1x80 stale',
+      'oncegate_keys_in_doubt{instance="b",operation="withdraw"}': '3x80 stale',
+    },
+    firing: {
+      9: ['s', 't'].map((store) => `OncegateInDoubt{operation="withdraw",store="${store}"}`),
+      15: ['OncegateInDoubt{operation="withdraw",store="t"}'],
+      25: ['OncegateInDoubt{operation="withdraw",store="t"}', 'OncegateGatewayDown{instance="b"}'],
+    },
+    values: [
+      {
+        ...{ expr: 'job_store_operation:oncegate_keys_in_doubt:max', minute: 9 },
+        samples: Object.fromEntries(
+          ['s 2', 't 3'].map((one) => {
+            const [store = '', keys] = one.split(' ');
+            const labels = `job="oncegate", operation="withdraw", store="${store}"`;
+            return [`job_store_operation:oncegate_keys_in_doubt:max{${labels}}`, Number(keys)];
+          }),
+        ),
+      },
+    ],
+  },
 
   'one of two gateways observes for more than an hour': {
     series: { ...UP, oncegate_observing: '1x260 0x80', 'oncegate_observing{instance="b"}': '0x340' },
@@ -311,7 +433,7 @@ const CASES: Record<string, Case> = {
 
   'a key in doubt, which two gateways count, until it is resolved': {
     series: {
-      ...UP,
+      ...{ ...UP, 'oncegate_store_info{instance="b",store="s"}': '1x640' },
       'oncegate_keys_in_doubt{operation="withdraw"}': '0x40 1x265 0x40',
       'oncegate_keys_in_doubt{instance="b",operation="withdraw"}': '0x42 1x265 0x38',
     },
@@ -320,7 +442,8 @@ const CASES: Record<string, Case> = {
 
   'an old key in doubt, while the only gateway restarts and has not counted yet': {
     series: {
-      up: '1x40 0x2 1x100',
+      ...{ up: '1x40 0x2 1x100', oncegate_build_info: '1x40 stale _x1 1x101' },
+      'oncegate_store_info{store="s"}': '1x40 stale _x1 1x101',
       'oncegate_keys_in_doubt{operation="withdraw"}': '1x40 stale _x1 0x1 1x100',
       oncegate_oldest_in_doubt_seconds: '9000x40 stale _x1 0x1 9000x100',
       oncegate_in_doubt_page_after_seconds: '3600x40 stale _x1 3600x102',
@@ -330,7 +453,8 @@ const CASES: Record<string, Case> = {
 
   'an old key in doubt, while no gateway runs any more, until one is back and counts none': {
     series: {
-      up: '1x40 0x400 1x60',
+      ...{ up: '1x40 0x400 1x60', oncegate_build_info: '1x40 stale _x399 1x60' },
+      'oncegate_store_info{store="s"}': '1x40 stale _x399 1x60',
       'oncegate_keys_in_doubt{operation="withdraw"}': '1x40 stale _x399 0x60',
       oncegate_oldest_in_doubt_seconds: '9000x40 stale _x399 0x60',
       oncegate_in_doubt_page_after_seconds: '3600x40 stale _x399 3600x60',
@@ -366,17 +490,17 @@ const CASES: Record<string, Case> = {
       'oncegate_upstream_duration_seconds_bucket{operation="balance",le="+Inf"}': '0+100x140',
     },
     firing: {
-      ...{ 1: BURNING, 2: OF_BACKEND, 3: FAILING, 10: OVER_LIMITS },
+      ...{ 1: [...BURNING, NO_RESULTS], 2: OF_BACKEND, 3: FAILING, 10: OVER_LIMITS },
       11: [...OVER_LIMITS, 'OncegateUpstreamSlow{operation="withdraw"}'],
-      30: BURNING,
+      // The store fails no more.
+      21.5: [...BURNING, NO_RESULTS],
+      30: [...BURNING, NO_RESULTS],
     },
     // Half of the window is over.
-    values: Object.entries({ store_errors: 60, upstream_unreachable: 274, overloaded: 274 }).map(
-      ([name, value]) => ({
-        expr: `round(10000 * job_instance:oncegate_${name}:ratio_rate5m{instance="a"})`,
-        ...{ minute: 22.5, samples: { '{job="oncegate",instance="a"}': value } },
-      }),
-    ),
+    values: Object.entries({ upstream_unreachable: 274, overloaded: 274 }).map(([name, value]) => ({
+      expr: `round(10000 * job_instance:oncegate_${name}:ratio_rate5m{instance="a"})`,
+      ...{ minute: 22.5, samples: { '{job="oncegate",instance="a"}': value } },
+    })),
   },
 
   'the gateways fail 2 % of the requests for half an hour': {
@@ -388,15 +512,15 @@ const CASES: Record<string, Case> = {
       [requests('instance="b",outcome="executed"')]: '0+100x480',
       [requests('instance="b",outcome="shutting_down"')]: '0x40 3+3x119 360x320',
       [requests('instance="b",outcome="overloaded"')]: '0x40 2+2x119 240x320',
-      // These are not failures of the gateway.
+      // These are not failures of the gateway; but merchants get no result.
       'oncegate_requests_total{operation="none",outcome="invalid_key"}': '0+100000x480',
       [requests('outcome="outcome_unknown"')]: '0+500x480',
       [requests('outcome="request_in_flight"')]: '0+500x480',
     },
     firing: {
-      9: [],
-      20: BURNING,
-      72: burning('Availability', 'oncegate', 'Slowly'),
+      9: [NO_RESULTS],
+      20: [...BURNING, NO_RESULTS],
+      72: [...burning('Availability', 'oncegate', 'Slowly'), NO_RESULTS],
     },
     values: [
       {
