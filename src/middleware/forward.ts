@@ -109,6 +109,7 @@ export function forward(options: ForwardOptions): ForwardHandler {
   const executor = new Executor(upstream, settings.maxStoredBytes, systemClock);
   const slots = new Slots(upstream, systemClock);
   const headersOf = headersMaker(settings.authorization);
+  let hasWarned = false;
 
   /** Sends the request, unless no connection became free in time or the merchant has disconnected. */
   const send = async (
@@ -137,7 +138,10 @@ export function forward(options: ForwardOptions): ForwardHandler {
     const body = execution ? execution.rawBody : await rawBodyOf(req, settings);
     if (body === 'gone') return;
     if (!body) {
-      const refusal = problemDocument(parsedBefore(req), requestId);
+      const parsed = parsedBefore(req);
+      if (!hasWarned) process.emitWarning(parsed.detail, 'oncegate');
+      hasWarned = true;
+      const refusal = problemDocument(parsed, requestId);
       return execution ? execution.conclude(refused(refusal)) : sendProblem(res, refusal);
     }
     if (isProblem(body)) return sendProblem(res, problemDocument(body, requestId));
@@ -179,7 +183,7 @@ function headersMaker(forwarding: 'keep' | 'strip') {
     });
 }
 
-/** The refusal of a request whose bytes a body parser has taken. Who deploys the application reads it, as a warning of Node too. */
+/** The refusal of a request whose bytes a body parser has taken. Who deploys the application reads the first one as a warning of Node. */
 function parsedBefore({ headers, body }: Request): Problem {
   const type = headers['content-type'] ?? '';
   let parser = /\bjson\b/i.test(type) ? 'express.json()' : 'A body parser';
@@ -187,7 +191,6 @@ function parsedBefore({ headers, body }: Request): Problem {
   if (typeof body === 'string') parser = 'express.text()';
   if (Buffer.isBuffer(body)) parser = 'express.raw()';
   const detail = `${parser}, or a parser like it, has read or decompressed the body before forward(): place forward() before it. Nothing was sent.`;
-  process.emitWarning(detail, 'oncegate');
   return problem('internal_error', detail);
 }
 

@@ -198,8 +198,9 @@ describe('forward()', () => {
       expect(detail).toBe(
         `${parser}, or a parser like it, has read or decompressed the body before forward(): place forward() before it. Nothing was sent.`,
       );
-      await until(() => warnings.includes(detail));
+      await until(() => warnings.length > 0);
     }
+    expect(warnings).toEqual([expect.stringMatching(/^express\.json\(\), or a parser like it/)]);
     expect(sent).toEqual([]);
     for (const path of ['/kept', '/bytes']) expect((await post(`k-${path}`, { path })).status).toBe(200);
     expect((await post('k-untouched', { path: '/payouts', ...compressed })).status).toBe(200);
