@@ -11,7 +11,7 @@ import { blocksOf } from '../../support/documents.ts';
 import { read } from '../../support/repository.ts';
 import { readiness, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { ask } from '../../support/wire.ts';
+import { ALPHA, ask, head } from '../../support/wire.ts';
 
 const PAGE = 'docs/backend.md';
 
@@ -84,6 +84,13 @@ describe('docs/backend.md', () => {
     expect(probe).not.toMatch(/x-merchant-code/i);
     expect(steady(request)).toBe(steady(got));
     expect(received).toHaveLength(3);
+    // A request that is streamed keeps its Accept-Encoding, and its names are in lower case.
+    const fields = ['Accept-Encoding: gzip', 'X_Merchant_Code: M-2', 'X-Odd.Name: 1', 'Forwarded: for=a'];
+    expect((await ask(stack.port, head('GET /v3/echo', ALPHA, ...fields))).status).toBe(200);
+    const streamed = received.at(-1);
+    expect(streamed).toContain('\r\naccept-encoding: gzip\r\n');
+    expect(streamed).toContain('\r\nx-merchant-code: M-ALPHA\r\n');
+    expect(streamed).not.toMatch(/oncegate-hops|M-2|odd|^forwarded/im);
   });
 
   it('imports a secret key that a merchant has, with which the balance is read', async () => {
