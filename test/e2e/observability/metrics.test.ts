@@ -7,12 +7,12 @@ import { describe, expect, it } from 'vitest';
 import { parse, stringify } from 'yaml';
 import { CATALOGUE } from '../../../src/telemetry/catalogue.ts';
 import type { Definition, LabelValues } from '../../../src/telemetry/definition.ts';
-import { send, withdraw } from '../../support/client.ts';
+import { BEARER, send, withdraw } from '../../support/client.ts';
 import { parsedConfig, replaceFile, temporaryFolder, writeKeys } from '../../support/config.ts';
 import { idle, metric, type Scrape, scrape } from '../../support/metrics.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { rawExchange } from '../../support/raw.ts';
-import { stackForFile } from '../../support/stack.ts';
+import { stackForFile, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { busyTraffic, sections } from './support/traffic.ts';
 
@@ -358,6 +358,26 @@ async function sent(i: number, agent: http.Agent): Promise<number> {
   ];
   return (await send(stack.url, kinds[i % kinds.length])).status;
 }
+
+it('what was sent to the backend is counted once, by the class of the answer, and replays and retries of a doubt are not', async () => {
+  const { url, adminUrl, sandbox } = await stackForTest();
+  const stream = (fault: string) =>
+    send(url, { path: '/v3/echo', headers: { ...BEARER, 'X-Sandbox-Fault': fault } });
+  for (const _ of ['sent', 'replayed']) await withdraw(url, { key: 'failed', fault: 'status=500' });
+  for (const _ of ['sent', 'retried']) await withdraw(url, { key: 'cut', fault: 'execute-then-reset' });
+  // A proxy that gives up waiting: the status says nothing of the payout.
+  await withdraw(url, { key: 'given-up', fault: 'status=504' });
+  await withdraw(url, { fault: 'status=302' });
+  for (const fault of ['status=500', 'reset-before-execute']) await stream(fault);
+  await sandbox.close();
+  await withdraw(url, { key: 'no-backend' });
+  await send(url, { path: '/v3/echo', headers: BEARER });
+  const counted = (await idle(adminUrl)).table('oncegate_upstream_responses_total', 'operation', 'class');
+  expect(counted).toEqual({
+    ...{ 'withdraw 3xx': 1, 'withdraw 5xx': 1, 'withdraw unknown': 2, 'withdraw not_sent': 1 },
+    ...{ 'undeclared 5xx': 1, 'undeclared unknown': 1, 'undeclared not_sent': 1 },
+  });
+});
 
 it('merchants that a reload names get series, and those that it no longer names count with all others', async () => {
   const series = [

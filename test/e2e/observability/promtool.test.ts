@@ -75,6 +75,22 @@ it('the rules and the configuration are valid for Prometheus itself', () => {
   expect(promtool('check', 'config', PROMETHEUS_FILE)).toBe('');
 });
 
+it('rules depend on no name of a job, and show the figure of the short window', () => {
+  expect(rules.filter(({ expr }) => /\bjob=/.test(expr)).map(({ alert, record }) => alert ?? record)).toEqual(
+    [],
+  );
+  const minutes = (window: string) =>
+    Number.parseInt(window, 10) * { m: 1, h: 60, d: 1440 }[window.slice(-1) as 'm' | 'h' | 'd'];
+  const burns = rules.filter(({ alert }) => alert?.includes('Burn'));
+  expect(burns.length).toBeGreaterThan(4);
+  // A comparison has the value of its left side, and `and` that of its first operand.
+  for (const { alert, expr } of burns)
+    for (const pair of expr.split(/\bor\b/)) {
+      const [first = '', second = ''] = Array.from(pair.matchAll(/ratio_rate(\w+)/g), ([, window]) => window);
+      expect(minutes(first), alert).toBeLessThan(minutes(second));
+    }
+});
+
 const QUIET: Series = {
   ...UP,
   'oncegate_requests_total{operation="withdraw",outcome="executed"}': '0+2000x300',
