@@ -13,7 +13,6 @@ const traceId = optional(text('the trace that the request belongs to, if it has 
 const client = text('the address of the client');
 const by = text('who');
 const reason = text('why, in words');
-const lastedMs = ms('how long it lasted');
 const err = field<unknown>('error')('the error: `type`, `message`, `stack`, and `code` if it has one');
 const certificate = oneOf(
   CATALOGUE.certificateReloads.labels.certificate,
@@ -158,15 +157,16 @@ export const EVENTS = {
     'Requests with a key get 503, replays too, and nothing is sent for them; other requests are served. Bring it back, and do not restart the gateway. One line for each outage. See OncegateStoreFailing.',
     { reason },
   ),
-  store_back: warn('the store answers again', 'The outage has ended, and requests with a key are served.', {
-    lastedMs,
-  }),
   store_refuses: error(
     'the store refuses writes',
     'Its disk or its memory is full, or a replica or a master of a cluster is away, or it cannot write for another reason: new keys get 503, and replays are answered where a read needs no replica. One line for each outage. See OncegateStoreRefusesWrites.',
     { reason },
   ),
-  store_writes: warn('the store takes writes again', 'New keys are started again.', { lastedMs }),
+  store_works: warn(
+    'the store works again',
+    'It answers and takes writes, and nothing has failed for a second. One line for each outage.',
+    { lastedMs: ms('how long it did not') },
+  ),
   clock_stepped: error(
     'the clock of Redis’ host was stepped: records expire early or late',
     'Slew that clock, never step it.',

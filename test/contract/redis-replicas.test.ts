@@ -118,7 +118,7 @@ describe.concurrent('with a replica that writes wait for', () => {
     const emit = emitTo({
       store_lost: ({ reason }) => told.push(`lost: ${reason}`),
       store_refuses: ({ reason }) => told.push(`refuses: ${reason}`),
-      store_writes: () => told.push('writes'),
+      store_works: () => told.push('works'),
     });
     const outages = new Outages(store, systemClock, emit);
     replica.freeze();
@@ -128,7 +128,7 @@ describe.concurrent('with a replica that writes wait for', () => {
     replica.thaw();
     await until(() => told.length > 1);
     outages.close();
-    expect(told).toEqual(['refuses: redis: the write did not reach its replicas', 'writes']);
+    expect(told).toEqual(['refuses: redis: the write did not reach its replicas', 'works']);
   });
 
   it('a start that it does not acknowledge fails, and can be released', async () => {

@@ -771,8 +771,8 @@ describe('idempotency()', () => {
     expect(new Set(answers.map(codeOf))).toEqual(new Set(['store_unavailable']));
     await until(() => said(EVENTS.store_refuses).length > 0);
     renameSync(elsewhere, file);
-    await until(() => said(EVENTS.store_writes).length > 0);
-    expect([said(EVENTS.store_refuses), said(EVENTS.store_writes)]).toMatchObject([
+    await until(() => said(EVENTS.store_works).length > 0);
+    expect([said(EVENTS.store_refuses), said(EVENTS.store_works)]).toMatchObject([
       [{ reason: expect.stringContaining('was removed or replaced') }],
       [{ lastedMs: expect.any(Number) }],
     ]);

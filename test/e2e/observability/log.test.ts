@@ -149,7 +149,7 @@ it('standard output has one line of JSON for each request, and nothing secret th
   const messages = () => gateway.lines.map((line) => (JSON.parse(line) as Line).msg);
   await until(() => messages().includes(EVENTS.store_lost.message));
   await redis.restart();
-  await until(() => messages().includes(EVENTS.store_back.message));
+  await until(() => messages().includes(EVENTS.store_works.message));
   const requests = (await idle(adminUrl)).value('oncegate_requests_total');
   // After the exit there are still lines to read.
   const closed = once(gateway.child, 'close');
@@ -171,7 +171,7 @@ it('standard output has one line of JSON for each request, and nothing secret th
   const outage = lines.filter(({ msg }) => String(msg).startsWith('the store '));
   expect(outage).toMatchObject([
     { level: 'error', msg: EVENTS.store_lost.message, reason: expect.stringMatching(/^redis: /) },
-    { level: 'warn', msg: EVENTS.store_back.message, lastedMs: expect.any(Number) },
+    { level: 'warn', msg: EVENTS.store_works.message, lastedMs: expect.any(Number) },
   ]);
   expect(sandbox.ledger.duplicateKeys()).toEqual([]);
 });

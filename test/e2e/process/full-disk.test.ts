@@ -78,8 +78,8 @@ it('a disk that is filled while 24 merchants pay, and freed again: one payout a 
     await paying();
     await until(async () => (await refuses()) === 0);
     await until(async () => (await readiness()).status === 200);
-    await until(() => said(EVENTS.store_writes.message).length > outages);
-    for (const { message } of [EVENTS.store_refuses, EVENTS.store_writes])
+    await until(() => said(EVENTS.store_works.message).length > outages);
+    for (const { message } of [EVENTS.store_refuses, EVENTS.store_works])
       expect(said(message)).toHaveLength(outages + 1);
     expect(said(EVENTS.store_refuses.message).at(-1)?.reason).toMatch(/^sqlite: /);
   }
