@@ -24,6 +24,17 @@ const listQuery = z.object({
   request_id: z.string().min(1).max(255).optional(),
 });
 
+/** Of keys in doubt, in an order. */
+const sortedQuery = z.object({
+  in_doubt: z.literal('true'),
+  cursor: z.undefined().optional(),
+  sort: z.enum(['oldest', 'newest', 'merchant', 'operation', 'cause']),
+  page: z.coerce.number().int().min(1).default(1),
+  limit: z.coerce.number().int().min(1).max(1000).default(100),
+  ...{ merchant: z.string().optional(), operation: z.string().optional(), cause: z.string().optional() },
+  older_than_ms: z.coerce.number().min(0).optional(),
+});
+
 const findBody = z.strictObject({
   merchant: z.string().min(1).max(255),
   key: z.string().min(1).max(255),
@@ -75,6 +86,7 @@ export function recordsRoutes(desk: Desk, emit: Emit): Router {
   routes
     .route('/')
     .get(async (req, res) => {
+      if (req.query.sort !== undefined) return await answerSorted(desk, req.query, res);
       const { success, data } = listQuery.safeParse(req.query);
       if (!success)
         return refuseRecord(
@@ -123,6 +135,13 @@ export function recordsRoutes(desk: Desk, emit: Emit): Router {
     })
     .all(allowOnly('POST'));
   return routes;
+}
+
+async function answerSorted(desk: Desk, query: unknown, res: Response): Promise<void> {
+  const { success, data, error } = sortedQuery.safeParse(query);
+  if (!success) return refuseRecord(res, 'invalid', mistakeIn(error));
+  const { in_doubt: _, older_than_ms: olderThanMs, ...request } = data;
+  answer(res, await desk.sorted({ ...request, olderThanMs }));
 }
 
 /** Names the member that is wrong, without any value of the request. */

@@ -1,4 +1,10 @@
-import type { RecordsPage, ResolvedRecord, ShownRecord, StoredResponse } from '../doubts/records.ts';
+import type {
+  RecordsPage,
+  ResolvedRecord,
+  ShownRecord,
+  SortedPage,
+  StoredResponse,
+} from '../doubts/records.ts';
 import type {
   BackgroundHeader,
   ConsoleProblem,
@@ -138,9 +144,14 @@ const pathOf = (recordId: string, rest = '') => `/records/${encodeURIComponent(r
 
 export const api = {
   overview: (afterMs: number) => ask<Overview>(`/console/api/overview?after=${afterMs}`, { isTimed: true }),
-  /** @param query without the members that do not apply */
-  doubts: (query: { cursor?: string; merchant?: string }, isTimed: boolean) =>
-    ask<RecordsPage>(`/records?${new URLSearchParams({ in_doubt: 'true', ...query })}`, { isTimed }),
+  /** @param query the members of `SortedRequest` that differ from the defaults, with the API's names */
+  doubts: (query: Record<string, string>, isTimed: boolean) =>
+    ask<SortedPage>(`/records?${new URLSearchParams({ in_doubt: 'true', sort: 'oldest', ...query })}`, {
+      isTimed,
+    }),
+  /** One page of those that the request has started. @param query `open`: only those that are not completed */
+  startedBy: (query: { request_id: string; open: string; cursor?: string }) =>
+    ask<RecordsPage>(`/records?${new URLSearchParams({ limit: '1000', ...query })}`),
   find: (request: FindRequest) => ask<ShownRecord>('/records/find', { method: 'POST', body: request }),
   record: (recordId: string) => ask<ShownRecord>(pathOf(recordId)),
   body: (recordId: string) => ask<StoredResponse>(pathOf(recordId, '/body')),

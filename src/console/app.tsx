@@ -7,7 +7,7 @@ import { DoubtsView } from './views/doubts.tsx';
 import { LogIn } from './views/log-in.tsx';
 import { LookUpView } from './views/look-up.tsx';
 import { OverviewView } from './views/overview.tsx';
-import { age, clock, count, keysInWords, STATES, timeZone, trouble } from './words.ts';
+import { age, clock, count, keysInWords, number, STATES, timeZone, trouble } from './words.ts';
 
 const LOOK_EVERY_MS = 5000;
 /** How long before its end a session says so. */
@@ -71,16 +71,18 @@ function LoggedIn({ route }: { route: Route }) {
 }
 
 function View({ route }: { route: Route }) {
-  if (route.view === 'doubts') return <DoubtsView />;
+  if (route.view === 'doubts') return <DoubtsView query={route.query} />;
   if (route.view === 'lookup') return <LookUpView recordId={route.recordId} />;
   return <OverviewView />;
 }
 
 function Banner({ route }: { route: Route }) {
   const state = useShared(sessionState);
-  const keys = useShared(overview)?.doubts.keys ?? 0;
+  const doubts = useShared(overview)?.doubts;
+  const isKnown = doubts?.keys != null && !doubts.isLate;
+  const keys = isKnown ? doubts.keys && number(doubts.keys) : doubts && '?';
   useEffect(() => {
-    document.title = `${keys > 0 ? `(${keys} in doubt) ` : ''}${VIEWS[route.view]} · oncegate console`;
+    document.title = `${keys ? `(${keys} in doubt) ` : ''}${VIEWS[route.view]} · oncegate console`;
   }, [route.view, keys]);
   const leave = async () => {
     const problem = trouble(await logOut());
@@ -95,7 +97,7 @@ function Banner({ route }: { route: Route }) {
             <li key={view}>
               <a href={linkTo(view)} aria-current={view === route.view ? 'page' : undefined}>
                 {VIEWS[view]}
-                {view === 'doubts' && keys > 0 ? ` (${keys})` : ''}
+                {view === 'doubts' && keys ? ` (${keys})` : ''}
               </a>
             </li>
           ))}

@@ -39,6 +39,7 @@
  * |---|---|---|---|
  * | `GET /console/api/overview?after=UP_MS` | | {@link Overview}, with the samples after that time | read |
  * | `GET /records?in_doubt=true&open=true&cursor=CURSOR&merchant=MERCHANT&request_id=ID` | | `RecordsPage` | read |
+ * | `GET /records?in_doubt=true&sort=SORT&page=1&limit=100&merchant=&operation=&cause=&older_than_ms=` | | `SortedPage` | read |
  * | `POST /records/find` | {@link FindRequest} | `ShownRecord` | read |
  * | `GET /records/RECORD_ID` | | `ShownRecord` | read |
  * | `GET /records/RECORD_ID/body` | | `StoredResponse` with the first MiB of the body; the gateway logs who read it | bodies |

@@ -11,15 +11,22 @@ export interface Route {
   view: ViewName;
   /** The record that the view `lookup` shows. */
   recordId: string | undefined;
+  /** What the view `doubts` shows: its filters, its order and its page. */
+  query: URLSearchParams;
 }
 
-export const linkTo = (view: ViewName): string => `#/${view}`;
+export function linkTo(view: ViewName, query?: URLSearchParams): string {
+  const text = query?.toString();
+  return text ? `#/${view}?${text}` : `#/${view}`;
+}
 export const linkToRecord = (recordId: string): string => `#/lookup/${recordId}`;
 
 function routeOf(hash: string): Route {
-  const [view = '', recordId] = hash.replace(/^#\/?/, '').split('/');
-  if (!Object.hasOwn(VIEWS, view)) return { view: 'overview', recordId: undefined };
-  return { view: view as ViewName, recordId: view === 'lookup' && recordId ? recordId : undefined };
+  const [path = '', search] = hash.replace(/^#\/?/, '').split('?');
+  const [view = '', recordId] = path.split('/');
+  const query = new URLSearchParams(search);
+  if (!Object.hasOwn(VIEWS, view)) return { view: 'overview', recordId: undefined, query };
+  return { view: view as ViewName, recordId: view === 'lookup' && recordId ? recordId : undefined, query };
 }
 
 /** The route that the address names. */

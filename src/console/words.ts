@@ -140,7 +140,7 @@ export function recordState(record: RecordView): { word: string; meaning: string
     };
   if (record.ownerGone)
     return {
-      word: 'In doubt, owner gone',
+      word: 'In doubt, gateway gone',
       meaning:
         'The gateway that sent the request shows no sign of life. The backend may have executed it. Retries get 409 outcome_unknown.',
       tone: 'bad',

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
 import type { Store } from '../ledger/ledger.ts';
 import { recordIdOf } from '../ledger/record-id.ts';
-import { auditOf } from '../ledger/rules.ts';
+import { auditOf, OWNER_DEAD } from '../ledger/rules.ts';
 import type { RecordId } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
 import {
@@ -26,9 +26,12 @@ import type {
   ResolvedRecord,
   ResolveRequest,
   ShownRecord,
+  SortedPage,
+  SortedRequest,
   StoredResponse,
 } from './records.ts';
 import { checkResolution, resolutionOf } from './resolution.ts';
+import { SortedDoubts } from './sorted.ts';
 
 export interface DeskOptions {
   /** The layer of records that are named by merchant and key, unless the question names another one. */
@@ -51,11 +54,16 @@ export class Desk {
   readonly #store: Store;
   readonly #options: DeskOptions;
   readonly #emit: Emit;
+  readonly #sorted: SortedDoubts;
 
   constructor(store: Store, options: DeskOptions, emit: Emit = () => {}) {
     this.#store = store;
     this.#options = options;
     this.#emit = emit;
+    this.#sorted = new SortedDoubts(async (limit, cursor) => {
+      const page = await store.list({ inDoubt: true, open: true, limit, cursor });
+      return { ...page, records: page.records.map(viewOf) };
+    }, options.clock);
   }
 
   /** The store lists all records, so those of one merchant or request are looked for in several pages. */
@@ -84,6 +92,11 @@ export class Desk {
       }
       return { kind: 'found', value: { records, read, ...(cursor === undefined ? {} : { cursor }) } };
     });
+  }
+
+  /** Lists keys in doubt by their age, or in another order. */
+  sorted(request: SortedRequest): Promise<RecordsAnswer<SortedPage>> {
+    return answered(async () => ({ kind: 'found', value: await this.#sorted.page(request) }));
   }
 
   /** @param recordId or its first digits */
@@ -125,7 +138,7 @@ export class Desk {
     if (!record && audit.length === 0) return absent(recordId);
     const more = {
       ...(expiresInMs === undefined ? {} : { expiresAt: timeOf(this.#options.clock.wallMs() + expiresInMs) }),
-      ...(ownerGone ? { ownerGone } : {}),
+      ...(ownerGone ? { ownerGone, cause: OWNER_DEAD } : {}),
     };
     return {
       kind: 'found',
@@ -159,6 +172,7 @@ export class Desk {
       ...note,
       ...{ source: this.#options.source ?? 'operator' },
     });
+    this.#sorted.forget();
     if (resolved === 'alive') return this.#alive(now.record);
     if (resolved === 'changed') return await this.#changed(recordId);
     const { merchant, operation, state: from } = record;
@@ -242,9 +256,9 @@ function viewOf(record: ListedRecord | (IdempotencyRecord & { recordId: RecordId
     changedAt: timeOf(record.changedAtMs),
     ...(encryptionKeyId === undefined ? {} : { encryptionKeyId }),
     ...(wasInDoubt ? { wasInDoubt } : {}),
-    ...(record.cause ? { cause: record.cause } : {}),
     ...(record.restarted ? { sentAgain: true } : {}),
-    ...('ownerGone' in record && record.ownerGone ? { ownerGone: true } : {}),
+    ...('ownerGone' in record && record.ownerGone ? { ownerGone: true, cause: OWNER_DEAD } : {}),
+    ...(record.cause ? { cause: record.cause } : {}),
     ...('completion' in record ? completionView(record.completion) : {}),
   };
 }

@@ -14,6 +14,38 @@ export interface ListRequest {
   requestId?: string | undefined;
 }
 
+/** Which keys in doubt to list, in which order. */
+export interface SortedRequest {
+  /** By age, or by a text and then by age. */
+  sort: 'oldest' | 'newest' | 'merchant' | 'operation' | 'cause';
+  /** From 1. */
+  page: number;
+  /** The length of a page, 1 to 1000. */
+  limit: number;
+  /** Only those with these values. */
+  merchant?: string | undefined;
+  operation?: string | undefined;
+  cause?: string | undefined;
+  /** Only those that started at least so long ago. */
+  olderThanMs?: number | undefined;
+}
+
+/** A page of the keys in doubt. */
+export interface SortedPage {
+  records: RecordView[];
+  /** The page that was asked for, or the last one if there are fewer. */
+  page: number;
+  pages: number;
+  /** How many keys match, on all pages, and how many were read. */
+  matching: number;
+  inAll: number;
+  /** The store has more, which were not read. */
+  isCut: boolean;
+  /** The values of all that were read. */
+  operations: { name: string; keys: number }[];
+  causes: { name: string; keys: number }[];
+}
+
 /** How an operator resolves a key in doubt. */
 export interface ResolveRequest {
   /** The record's id, or its first digits. */

@@ -242,7 +242,7 @@ function meaning(held: Held, fingerprint: Fingerprint, stamp: Stamp): RuleResult
   return { answer: { kind: 'in_doubt', sinceMs: stamp.wallMs, operation, requestId }, write };
 }
 
-const OWNER_DEAD = 'its gateway ended or was paused before it stored a result';
+export const OWNER_DEAD = 'its gateway ended or was paused before it stored a result';
 
 /** A start or restart sets the lifetime of an open record, and nothing else changes it. */
 const ageMs = ({ record, expiresInMs }: Omit<Held, 'isLeased'>): number =>

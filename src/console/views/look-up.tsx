@@ -1,6 +1,6 @@
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import type { ShownRecord } from '../../doubts/records.ts';
-import { type Answer, api } from '../api.ts';
+import { type Answer, api, type Refused } from '../api.ts';
 import type { FindRequest } from '../contract.ts';
 import { Field, ViewHeading } from '../parts.tsx';
 import { linkToRecord } from '../router.ts';
@@ -12,6 +12,8 @@ import { RecordPanel } from './record.tsx';
 export function LookUpView({ recordId }: { recordId: string | undefined }) {
   const [found, setFound] = useState<ShownRecord>();
   const [problem, setProblem] = useState<string>();
+  /** Records to choose from, because what was asked names several. */
+  const [several, setSeveral] = useState<readonly string[]>([]);
 
   const newest = useRef<Promise<unknown>>(undefined);
 
@@ -21,6 +23,7 @@ export function LookUpView({ recordId }: { recordId: string | undefined }) {
     // The person has asked something else meanwhile.
     if (newest.current !== asked) return;
     setProblem(wordsFor(answer));
+    setSeveral(answer.kind === 'refused' && answer.problem.code === 'ambiguous' ? idsIn(answer) : []);
     setFound(answer.kind === 'ok' ? answer.value : undefined);
     if (answer.kind !== 'ok') return;
     const { record, recordId: named } = answer.value;
@@ -28,6 +31,18 @@ export function LookUpView({ recordId }: { recordId: string | undefined }) {
     if (location.hash !== linkToRecord(named)) location.hash = linkToRecord(named);
   };
   const read = (named: string) => show(api.record(named));
+  const findStartedBy = async (requestId: string, isAll: boolean) => {
+    setFound(undefined);
+    const answer = await recordsStartedBy(requestId, isAll);
+    const recordIds = answer.kind === 'ok' ? answer.value : [];
+    setSeveral(recordIds);
+    if (recordIds.length === 1) return await read(String(recordIds[0]));
+    setProblem(
+      recordIds.length > 1
+        ? `${recordIds.length} records were started by it.`
+        : nothingStartedBy(answer, isAll),
+    );
+  };
   useEffect(() => {
     if (recordId && recordId !== found?.recordId) void read(recordId);
     if (!recordId) setFound(undefined);
@@ -40,25 +55,60 @@ export function LookUpView({ recordId }: { recordId: string | undefined }) {
       <div class="panels">
         <FindForm find={(request) => show(api.find(request))} />
         <RecordIdForm read={read} />
+        <RequestIdForm find={findStartedBy} />
       </div>
       {problem && (
         <p class="notice warn" role="alert">
           {problem}
         </p>
       )}
+      {several.length > 0 && (
+        <ul>
+          {several.map((id) => (
+            <li key={id}>
+              <a href={linkToRecord(id)} class="mono">
+                {id}
+              </a>
+            </li>
+          ))}
+        </ul>
+      )}
       {found && <RecordPanel found={found} reread={() => void read(found.recordId)} />}
     </>
   );
 }
 
+const idsIn = (answer: Refused): readonly string[] => answer.problem.recordIds ?? [];
+
 function wordsFor(answer: Answer<ShownRecord>): string | undefined {
   if (answer.kind !== 'refused' || answer.problem.code !== 'absent') return trouble(answer);
+  const [recordId] = idsIn(answer);
   return (
-    'The gateway has no record of this key. Either no protected request of this merchant had it, or its request was not ' +
+    `The gateway has no record of this key${recordId ? ` (record id ${recordId})` : ''}. Either no protected request of this merchant had it, or its request was not ` +
     'sent (a backend that could not be reached, for example), or the record has expired. Merchant codes and keys are ' +
     'compared letter by letter.'
   );
 }
+
+/** The ids of the records that a request has started. The store is asked for page after page. */
+async function recordsStartedBy(requestId: string, isAll: boolean): Promise<Answer<string[]>> {
+  const found = new Set<string>();
+  let cursor: string | undefined;
+  do {
+    const more = cursor === undefined ? {} : { cursor };
+    const answer = await api.startedBy({ request_id: requestId, open: String(!isAll), ...more });
+    if (answer.kind !== 'ok') return answer;
+    for (const record of answer.value.records) found.add(record.recordId);
+    cursor = answer.value.cursor;
+  } while (cursor !== undefined);
+  return { kind: 'ok', value: [...found] };
+}
+
+const nothingStartedBy = (answer: Answer<unknown>, isAll: boolean): string =>
+  trouble(answer) ??
+  (isAll
+    ? 'No record was started by this request.'
+    : 'No record that is not completed was started by this request. Search the completed ones too.');
 
 /** Values by the names of the controls, or undefined if one is empty; then the first of those gets the focus. */
 function filled(form: HTMLFormElement, names: readonly string[]): string[] | undefined {
@@ -104,7 +154,7 @@ function FindForm({ find }: { find(request: FindRequest): Promise<void> }) {
   );
 }
 
-const RECORD_ID = /^[0-9a-f]{64}$/;
+const RECORD_ID = /^[0-9a-f]{4,64}$/;
 
 function RecordIdForm({ read }: { read(recordId: string): Promise<void> }) {
   const [mistake, setMistake] = useState<string>();
@@ -112,7 +162,7 @@ function RecordIdForm({ read }: { read(recordId: string): Promise<void> }) {
     event.preventDefault();
     const [recordId = ''] = filled(event.currentTarget, ['recordId']) ?? [];
     const isRecordId = RECORD_ID.test(recordId);
-    setMistake(isRecordId ? undefined : 'A record id is 64 hexadecimal digits in lower case.');
+    setMistake(isRecordId ? undefined : 'Enter 4 to 64 hexadecimal digits in lower case.');
     if (isRecordId) void read(recordId);
   };
   return (
@@ -121,7 +171,7 @@ function RecordIdForm({ read }: { read(recordId: string): Promise<void> }) {
       <Field
         id="find-record-id"
         label="Record id"
-        hint="64 hexadecimal digits, as oncegate records shows it"
+        hint="Its first digits are enough, as the log has them"
         mistake={mistake}
       >
         {(attributes) => (
@@ -137,6 +187,46 @@ function RecordIdForm({ read }: { read(recordId: string): Promise<void> }) {
       </Field>
       <div class="buttons">
         <button type="submit">Look up the record id</button>
+      </div>
+    </form>
+  );
+}
+
+function RequestIdForm({ find }: { find(requestId: string, isAll: boolean): Promise<void> }) {
+  const [isBusy, setBusy] = useState(false);
+  const submit = async (event: { preventDefault(): void; currentTarget: HTMLFormElement }) => {
+    event.preventDefault();
+    const form = event.currentTarget;
+    const [requestId] = filled(form, ['requestId']) ?? [];
+    if (requestId === undefined || isBusy) return;
+    setBusy(true);
+    await find(requestId, (form.elements.namedItem('all') as HTMLInputElement).checked);
+    setBusy(false);
+  };
+  return (
+    <form class="panel" onSubmit={submit} noValidate aria-labelledby="by-request-id">
+      <h2 id="by-request-id">By request id</h2>
+      <Field id="find-request-id" label="Request id" hint="X-Request-Id of the first request with the key">
+        {(attributes) => (
+          <input
+            {...attributes}
+            name="requestId"
+            class="mono"
+            required
+            autocomplete="off"
+            spellcheck={false}
+          />
+        )}
+      </Field>
+      <label class="choice">
+        <input type="checkbox" name="all" />
+        <span>Completed ones too, which reads the whole store</span>
+      </label>
+      <div class="buttons">
+        <button type="submit" aria-disabled={isBusy}>
+          Look up the request
+        </button>
+        <span role="status">{isBusy ? 'Searching …' : ''}</span>
       </div>
     </form>
   );

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { mkdirSync } from 'node:fs';
+import { mkdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Page } from 'playwright-core';
 import { describe, expect, it } from 'vitest';
@@ -21,6 +21,11 @@ import {
 
 /** An expression of the page. */
 const STORED_SECRET = `sessionStorage.getItem('oncegate_console')`;
+
+/** The tables of a narrow screen that are wider than it, those of the charts aside, which have a row for each sample. */
+const CUT = `[...document.querySelectorAll('main table')]
+  .filter((table) => table.checkVisibility() && table.getBoundingClientRect().right > innerWidth)
+  .map((table) => table.outerHTML.slice(0, 200))`;
 
 /** Requests to resolve a key. */
 const RESOLVE = '**/records/*/resolve';
@@ -332,14 +337,24 @@ describe('the console in Chromium', () => {
     await support.context.close();
   });
 
-  it('shows the keys in doubt of one merchant, and says how many are resolved at once', async () => {
+  it('filters and sorts keys in doubt over all pages, keeps that in the address, and saves all that match', async () => {
     const { page } = admin;
     const alpha = await leaveInDoubt({ executes: false });
     const bravo = randomUUID();
     const secret = 'sk_sandbox_bravo';
     await withdraw(gateway.url, { key: bravo, secret, fault: 'reset-before-execute' });
+    const keys = await Promise.all(Array.from({ length: 26 }, () => leaveInDoubt({ executes: false })));
     await page.getByRole('link', { name: /^In doubt/ }).click();
+    await page.getByLabel('Order', { exact: true }).selectOption('Newest first');
+    await page.getByRole('link', { name: 'Next page' }).click();
+    await page.getByText('Page 2 of 2').waitFor();
+    // The oldest are on the last page. The address leads there again.
     await page.getByRole('link', { name: alpha }).waitFor();
+    expect(new URL(page.url()).hash).toBe('#/doubts?sort=newest&page=2');
+    await page.reload();
+    await page.getByRole('link', { name: alpha }).waitFor();
+    expect(await page.getByLabel('Order', { exact: true }).inputValue()).toBe('newest');
+
     await page.getByLabel('Merchant code').fill('M-BRAVO');
     await page.keyboard.press('Enter');
     await page.getByRole('link', { name: alpha }).waitFor({ state: 'detached' });
@@ -351,19 +366,64 @@ describe('the console in Chromium', () => {
     await page.getByRole('link', { name: later }).waitFor();
     expect(await page.getByLabel('Merchant code').inputValue()).toBe('m-');
     await page.getByLabel('Merchant code').fill('m-bravo');
-    await page.getByRole('button', { name: 'Show this merchant' }).click();
-    await page.getByText('No key of m-bravo is in doubt.').waitFor();
+    await page.keyboard.press('Enter');
+    await page.getByText('No key of m-bravo is in doubt that matches.').waitFor();
     await page.getByLabel('Merchant code').fill('');
     await page.keyboard.press('Enter');
-    await page.getByRole('link', { name: alpha }).waitFor();
-    expect(await page.getByText('resolve-many').count()).toBe(0);
-    for (let i = 0; i < 8; i++) await leaveInDoubt({ executes: false });
+
+    const [cause = ''] = await page
+      .getByLabel('Cause', { exact: true })
+      .getByRole('option')
+      .nth(1)
+      .allTextContents();
+    const [, name, number] = /^(.*) \((\d+)\)$/.exec(cause) ?? [];
+    await page.getByLabel('Cause', { exact: true }).selectOption({ label: cause });
+    await page.getByText(`1 to 25 of ${number}`).waitFor();
+    const saving = page.waitForEvent('download');
+    await page.getByRole('button', { name: 'Save all that match' }).click();
+    const saved = await saving;
+    expect(saved.suggestedFilename()).toMatch(/^in-doubt-.*\.jsonl$/);
+    const lines = readFileSync(await saved.path(), 'utf8')
+      .trim()
+      .split('\n');
+    const records = lines.map((line) => JSON.parse(line));
+    expect([records.length, new Set(records.map((record) => record.cause))]).toEqual([
+      Number(number),
+      new Set([name]),
+    ]);
+    expect(records.map((record) => record.key)).toEqual(expect.arrayContaining(keys));
+    // The same lines as the command's, for the file of `records resolve-many`.
+    expect(records[0]).toMatchObject({ execution: expect.any(String), recordId: expect.any(String) });
+
+    await page.getByLabel('In doubt for').selectOption('24 hours or more');
+    await page.getByText('No key in doubt matches.').waitFor();
+    await page.getByRole('link', { name: /^In doubt/ }).click();
     await page.getByText('oncegate records resolve-many').waitFor();
-    const count = /^The store’s count: 1\d, the oldest for .* \(counted at 20[\d-]+ [\d:]+\)/;
+    const count = /^The store’s count: \d\d, the oldest for .* \(counted at 20[\d-]+ [\d:]+\)/;
     await until(async () => {
       await askNow();
       return (await page.getByText(count).count()) === 1;
     });
+  });
+
+  it('finds a record by the first digits of its id, and by its request', async () => {
+    const { page } = admin;
+    const key = randomUUID();
+    const { headers } = await withdraw(gateway.url, { key });
+    const record = page.getByRole('region', { name: `Key ${key}` });
+    await page.getByRole('link', { name: 'Look up' }).click();
+    await page.getByRole('textbox', { name: 'Request id' }).fill(String(headers['x-request-id']));
+    await page.keyboard.press('Enter');
+    await page.getByText('Search the completed ones too.').waitFor();
+    await page.getByLabel('Completed ones too').check();
+    await page.getByRole('button', { name: 'Look up the request' }).click();
+    await record.waitFor();
+    const recordId = /#\/lookup\/([0-9a-f]{64})$/.exec(page.url())?.[1] ?? '';
+    await page.getByRole('link', { name: 'Overview' }).click();
+    await page.getByRole('link', { name: 'Look up' }).click();
+    await page.getByLabel('Record id', { exact: true }).fill(recordId.slice(0, 16));
+    await page.keyboard.press('Enter');
+    await record.waitFor();
   });
 
   it('is readable by axe-core’s rules in light and dark, and needs no sideways scrolling on a narrow screen', async () => {
@@ -383,6 +443,9 @@ describe('the console in Chromium', () => {
       // 320 CSS pixels are also what 1280 pixels are at 400 % zoom.
       await page.setViewportSize({ width: 320, height: 640 });
       expect(await page.evaluate('document.documentElement.scrollWidth'), name).toBeLessThanOrEqual(320);
+      await page.setViewportSize({ width: 390, height: 844 });
+      expect(await page.evaluate(`document.querySelector('.banner').offsetHeight`)).toBeLessThan(110);
+      expect(await page.evaluate(CUT), `${name}: a table is cut`).toEqual([]);
       await page.setViewportSize({ width: 1200, height: 850 });
     }
   });

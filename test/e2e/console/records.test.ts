@@ -5,6 +5,7 @@ import type {
   RecordsPage,
   ResolvedRecord,
   ShownRecord,
+  SortedPage,
   StoredResponse,
 } from '../../../src/doubts/records.ts';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
@@ -102,6 +103,19 @@ describe('a key in doubt', () => {
     expect(await keysOf('M-ALPHA')).not.toContain(key);
     // The store's first page has a hundred keys of all merchants.
     expect((await keysOf('M-ALPHA')).length).toBeGreaterThanOrEqual(100);
+    const sorted = (query: string) =>
+      admin.ask<SortedPage>(`/records?in_doubt=true&sort=newest&limit=50&${query}`);
+    expect(await sorted('merchant=M-BRAVO')).toMatchObject({
+      ...{ page: 1, pages: 1, matching: 1, isCut: false },
+      records: [{ key, operation: 'withdraw', cause: expect.stringMatching(/./) }],
+    });
+    const second = await sorted('page=2&operation=withdraw');
+    expect([second.page, second.records.length]).toEqual([2, 50]);
+    const times = second.records.map(({ createdAt }) => Date.parse(String(createdAt)));
+    expect(times).toEqual(times.toSorted((a, b) => b - a));
+    const [cause] = second.causes;
+    expect((await sorted(`cause=${encodeURIComponent(String(cause?.name))}`)).matching).toBe(cause?.keys);
+    expect((await sorted('older_than_ms=3600000')).matching).toBe(0);
   });
 
   it('is not resolved twice, without a reason, for another execution, or without the permission', async () => {
@@ -179,6 +193,11 @@ describe('the look-up of a key', () => {
       ['400 invalid', '/records?cursor=none'],
       ['400 invalid', '/records?cursor=a&cursor=b'],
       ['400 invalid', '/records?merchant='],
+      ['400 invalid', '/records?in_doubt=true&sort=none'],
+      ['400 invalid', '/records?sort=oldest'],
+      ['400 invalid', '/records?in_doubt=true&sort=oldest&page=0'],
+      ['400 invalid', '/records?in_doubt=true&sort=oldest&limit=1001'],
+      ['400 invalid', '/records?in_doubt=true&sort=oldest&cursor=1'],
       ['400 invalid', '/records?merchant=a&merchant=b'],
     ];
     for (const [expected, path, json] of cases)
