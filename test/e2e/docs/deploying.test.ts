@@ -176,7 +176,7 @@ describe('docs/deploying.md, on an empty machine', () => {
   });
 
   it('step 3 configures the gateway, whose check has nothing to warn of', async () => {
-    expect(await runStep('3. Configure')).toBe(paste('3. Configure', 'text').trimEnd());
+    expect(await runStep('3. Configure')).toBe(here(paste('3. Configure', 'text')).trimEnd());
   });
 
   it('step 4 starts the units', async () => {
