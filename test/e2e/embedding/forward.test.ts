@@ -234,6 +234,7 @@ describe('idempotency()', () => {
       return text.includes('oncegate_requests_total{operation="payout",outcome="replayed"} 1') && text;
     });
     expect(metrics).toContain('oncegate_requests_total{operation="payout",outcome="executed"} 2');
+    expect(metrics).toContain('oncegate_upstream_responses_total{operation="payout",class="2xx"} 2');
     expect(metrics).toContain('oncegate_idempotency_hits_total{operation="payout"} 1');
     expect(metrics).toContain('oncegate_store_duration_seconds_count{command="start",result="ok"}');
   });

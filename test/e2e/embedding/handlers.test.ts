@@ -489,7 +489,9 @@ describe('idempotency()', () => {
     const retry = await post('k-1', { agent });
     expect([retry.status, retry.json(), retry.headers['x-late']]).toEqual([201, { id: 7 }, '1']);
     expect([retry.headers['content-type'], runs.length]).toEqual(['application/json; charset=utf-8', 1]);
-    expect(await protect.metrics.text()).toMatch(counted);
+    const shown = await protect.metrics.text();
+    expect(shown).toMatch(counted);
+    expect(shown).toMatch(/^oncegate_upstream_responses_total\{.*class="unknown"\} 1$/m);
     agent.destroy();
   });
 

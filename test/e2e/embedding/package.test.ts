@@ -108,6 +108,8 @@ it('all handlers with the same metrics show the store once: its doubts, its size
   await until(async () => (await sum('doubts_counted_timestamp_seconds')) > 0);
   expect(await sum('keys_in_doubt')).toBe(1);
   expect(await sum('oldest_in_doubt_seconds')).toBeLessThan(60);
+  // The alerts about keys in doubt find the store by this.
+  expect(await sum('store_info')).toBe(1);
   // OncegateInDoubtOld compares the age with this.
   expect(await sum('in_doubt_page_after_seconds')).toBe(3600);
 
