@@ -77,8 +77,9 @@ export class Outages {
 
   /** What is wrong with the store now. `isLost`: it does not answer reads either. */
   async #ask(): Promise<{ isLost: boolean; reason: string } | undefined> {
-    const isLost = (await this.#store.get(NOBODY.recordId).catch(() => 'lost')) === 'lost';
+    const read = this.#store.get(NOBODY.recordId).catch(() => 'lost');
     const { ok, detail } = await this.#store.health();
+    const isLost = (await read) === 'lost';
     // Its own probe waits for no replica. A write that does follows, which changes nothing.
     const reason = ok ? await this.#store.takeBack(NOBODY).then(() => undefined, messageOf) : detail;
     return reason === undefined ? undefined : { isLost, reason };
