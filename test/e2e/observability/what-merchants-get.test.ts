@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
 import { BEARER, isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { configFor } from '../../support/config.ts';
+import { freePort } from '../../support/free-port.ts';
 import { limitFiles } from '../../support/limit-files.ts';
 import { startPrometheus } from '../../support/prometheus.ts';
 import { startRedis } from '../../support/redis-server.ts';
@@ -38,8 +39,10 @@ const sandbox = await openSandbox();
 const onDisk = await spawnGateway(configFor(sandbox, retried));
 const withBackend = await stackForFile(retried);
 const gateways = [onItsRedis, onDisk, withBackend];
+/** The admin port of a gateway that is started again and again. */
+const adminPort = await freePort();
 const prometheus = await startPrometheus(
-  gateways.map(({ adminUrl }) => new URL(adminUrl).host),
+  [...gateways.map(({ adminUrl }) => new URL(adminUrl).host), `127.0.0.1:${adminPort}`],
   readFileSync(RULES_FILE, 'utf8'),
 );
 await until(async () => (await prometheus.query('up == 1')).length === gateways.length);
@@ -132,3 +135,22 @@ it.each(LINES)(
   },
   60_000,
 );
+
+it('a gateway that is killed again and again pages, although Prometheus reaches each of its processes', async () => {
+  const config = { ...configFor(sandbox), admin: { host: '127.0.0.1', port: adminPort } };
+  const selector = `instance="127.0.0.1:${adminPort}"`;
+  const firing = () =>
+    prometheus.query(`ALERTS{alertname="OncegateRestarts", alertstate="firing", ${selector}}`);
+  const startedS = async () =>
+    (await prometheus.query(`process_start_time_seconds{${selector}} and up == 1`))[0]?.value ?? 0;
+  for (let before = 0, kills = 0; kills < 4; kills++) {
+    expect(await firing()).toEqual([]);
+    const gateway = await spawnGateway(config);
+    before = await until(async () => {
+      const now = await startedS();
+      return now > before ? now : undefined;
+    });
+    await gateway.end('SIGKILL');
+  }
+  await until(async () => (await firing()).length === 1);
+}, 60_000);
