@@ -14,7 +14,7 @@ const NOBODY: Owner = { recordId: '0'.repeat(64) as RecordId, token: Buffer.allo
 
 /**
  * Tells when the store stops to answer, when it refuses writes only, and when it works again: once for each outage, however many
- * commands fail. A command that fails says little: it may have been slow. So the store is asked then, one question at a time.
+ * commands fail. A command that fails says little: it may have been slow. So the store is asked then, and not again before it has answered.
  */
 export class Outages {
   readonly #store: Store;
