@@ -24,7 +24,7 @@ Reads the configuration, opens its store and its keys, and connects to the backe
 protection, of secret keys that have expired or will expire soon, of scopes without an operation, and of ports that are in use.
 
   --offline               checks only the configuration, the key file and the certificates
-  --secret-key-file FILE  also reads the balance of the merchant who has the secret key in this file (-: standard input), with what the
+  --secret-key-file FILE  also reads the balance of the merchant who has the secret key in this file, with what the
                           backend gets from the gateway, and fails if the backend does not answer it. In place of the file, the
                           environment variable ONCEGATE_SECRET_KEY can have the secret key
   --deliver PATH          also sends POSTs to this path of the backend, which counts them, and fails if one arrives twice: a proxy that
@@ -56,7 +56,7 @@ export async function check(args: string[], terminal: Terminal): Promise<void> {
     throw new Exit(`--deliver needs a path without a query, and goes without --offline\n\n${USAGE}`, 64);
   if (options.offline && options['secret-key-file'] !== undefined)
     throw new Exit(`--secret-key-file goes without --offline\n\n${USAGE}`, 64);
-  const secret = options.offline ? undefined : await secretKeyOf(options['secret-key-file'], terminal);
+  const secret = options.offline ? undefined : await secretKeyOf(options['secret-key-file'], terminal.env);
   let report: Report;
   let failure: Exit | undefined;
   let isLoaded = false;

@@ -10,7 +10,7 @@ import { FileKeySource } from '../keys/file-key-source.ts';
 import { isInForce } from '../keys/key-source.ts';
 import { asReceived } from '../lib/exchange.ts';
 import { messageOf } from '../lib/files.ts';
-import { Exit, type Terminal } from './arguments.ts';
+import { Exit } from './arguments.ts';
 import { failed, saidOf, withExecutor } from './deliver.ts';
 import { readSecret } from './keys/input.ts';
 
@@ -31,18 +31,17 @@ const REPAIRS: Record<Config['auth']['forward'], string> = {
 /**
  * The secret key that `check` shall try. Never an argument, which every user of the machine can read.
  *
- * @param file that has it; `-` is standard input
+ * @param file that has it
  * @throws {Exit} if it cannot be read, or cannot be a secret key
  */
 export async function secretKeyOf(
   file: string | undefined,
-  { env, stdin }: Terminal,
+  env: NodeJS.ProcessEnv,
 ): Promise<string | undefined> {
   const { [SECRET_KEY]: value } = env;
-  if (file === '-') return await readSecret({ stdin });
-  if (file === undefined)
-    return value ? await readSecret({ stdin: Readable.from([Buffer.from(value)]) }, SECRET_KEY) : undefined;
-  return await readSecret({ stdin: createReadStream(file) }, file).catch((error: unknown) => {
+  if (file === undefined && !value) return undefined;
+  const stdin = file === undefined ? Readable.from([Buffer.from(value ?? '')]) : createReadStream(file);
+  return await readSecret({ stdin }, file ?? SECRET_KEY).catch((error: unknown) => {
     if (error instanceof Exit) throw error;
     throw new Exit(`${file} cannot be read (${(error as NodeJS.ErrnoException).code})`, 64);
   });

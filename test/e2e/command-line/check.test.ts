@@ -1,6 +1,5 @@
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { PassThrough, Readable } from 'node:stream';
 import { describe, expect, it } from 'vitest';
 import { stringify } from 'yaml';
 import { readBalance, secretKeyOf } from '../../../src/cli/read-balance.ts';
@@ -292,19 +291,14 @@ describe('check', () => {
     });
   });
 
-  it('takes a secret key from a file, from standard input or from the environment', async () => {
+  it('takes a secret key from a file or from the environment', async () => {
     const file = join(newFolder(), 'secret');
     writeFileSync(file, 'sk_in_a_file\n');
-    const from = (name: string | undefined, env = {}) => {
-      const [stdin, nowhere] = [Readable.from([Buffer.from('sk_piped\n')]), new PassThrough()];
-      return secretKeyOf(name, { stdin, stdout: nowhere, stderr: nowhere, env });
-    };
     const env = { ONCEGATE_SECRET_KEY: 'sk_of_the_environment' };
-    expect(await from(file, env)).toBe('sk_in_a_file');
-    expect(await from('-', env)).toBe('sk_piped');
-    expect(await from(undefined, env)).toBe('sk_of_the_environment');
-    expect(await from(undefined)).toBeUndefined();
-    await expect(from(`${file}.none`)).rejects.toThrow(/none cannot be read \(ENOENT\)$/);
+    expect(await secretKeyOf(file, env)).toBe('sk_in_a_file');
+    expect(await secretKeyOf(undefined, env)).toBe('sk_of_the_environment');
+    expect(await secretKeyOf(undefined, {})).toBeUndefined();
+    await expect(secretKeyOf(`${file}.none`, {})).rejects.toThrow(/none cannot be read \(ENOENT\)$/);
     expect((await check({}, { args: ['--secret-key-file', file, '--offline'] })).code).toBe(64);
   });
 });

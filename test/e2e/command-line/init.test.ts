@@ -7,6 +7,7 @@ import { createLogger } from '../../../src/telemetry/logger.ts';
 import { httpBackend } from '../../support/backend.ts';
 import { isReplay, withdraw } from '../../support/client.ts';
 import { expectPlain, newFolder, run } from '../../support/command.ts';
+import { read } from '../../support/repository.ts';
 
 const FILES = ['gateway.yaml', 'keys.yaml', 'secrets.env'];
 
@@ -68,19 +69,21 @@ it('init writes a configuration and a first secret key, which pass check and ser
 
 it('init asks at most four questions at a terminal, and takes what the options say', async () => {
   const folder = newFolder();
-  const asked = await init(folder, ['--store', 'redis'], 'http://payments:9000\n\nM-7\nreplace\n', true);
+  const asked = await init(folder, [], 'http://payments:9000\n\nM-7\nreplace\n', true);
   expect(asked.code).toBe(0);
-  expect(asked.stderr.match(/: (?=[A-Z])/g)).toHaveLength(4);
-  expect(asked.stderr).toContain('after you have filled in BACKEND_AUTHORIZATION and REDIS_URL in ');
+  const [questions = ''] = asked.stderr.split(`${folder}/keys.yaml: `);
+  expect(questions.match(/: (?=[A-Z]|$)/g)).toHaveLength(4);
+  expect(asked.stderr).toContain('after you have written BACKEND_AUTHORIZATION into ');
   const file = join(folder, 'gateway.yaml');
   // An empty line of the secrets is a mistake, and not an empty credential.
-  expect(() => loadConfig(file, secretsIn(folder))).toThrow(/no BACKEND_AUTHORIZATION\n.*no REDIS_URL/);
-  const filled = { BACKEND_AUTHORIZATION: 'Bearer b', REDIS_URL: 'redis://r' };
-  expect(loadConfig(file, { ...secretsIn(folder), ...filled })).toMatchObject({
+  expect(() => loadConfig(file, secretsIn(folder))).toThrow('the environment has no BACKEND_AUTHORIZATION');
+  expect(loadConfig(file, { ...secretsIn(folder), BACKEND_AUTHORIZATION: 'Bearer b' })).toMatchObject({
     upstream: { url: 'http://payments:9000' },
     auth: { forward: 'replace', replaceWith: 'Bearer b', keys: { source: 'file' } },
-    store: { kind: 'redis', url: 'redis://r' },
   });
+  const template = read('config/gateway.init.yaml');
+  const comments = (text: string) => text.match(/#.*/g);
+  expect(comments(readFileSync(file, 'utf8'))).toEqual(comments(template));
 
   const other = newFolder();
   const ofBackend = await init(other, ['--backend', 'http://a', '--keys', 'upstream']);
@@ -96,7 +99,7 @@ it('init writes nothing if an option is missing or wrong', async () => {
     [[], 64, /--backend is missing/],
     [backend, 64, /--merchant is missing/],
     [[...backend, '--keys', 'ldap'], 64, /--keys takes file, upstream/],
-    [[...backend, '--merchant', 'M', '--store', 'mysql'], 64, /--store takes sqlite, redis/],
+    [[...backend, '--merchant', 'M', '--forward', 'no'], 64, /--forward takes keep, strip, replace/],
     [['--backend', 'payments', '--merchant', 'M'], 78, /upstream\.url: /],
     [[...backend, '--merchant', 'a b'], 1, /code: must be/],
   ];
