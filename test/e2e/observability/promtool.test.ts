@@ -390,8 +390,8 @@ const CASES: Record<string, Case> = {
     firing: {
       9: [],
       10.5: [],
-      11.5: ['OncegateOutcomesUnknown{operation="withdraw",class="unknown"}', NO_RESULTS],
-      20: ['OncegateOutcomesUnknown{operation="withdraw",class="unknown"}', NO_RESULTS],
+      11.5: ['OncegateOutcomesUnknown{operation="withdraw",class="unknown",store="s"}', NO_RESULTS],
+      20: ['OncegateOutcomesUnknown{operation="withdraw",class="unknown",store="s"}', NO_RESULTS],
     },
   },
 
@@ -406,10 +406,14 @@ const CASES: Record<string, Case> = {
         ...{ [responses('2xx', 'other')]: '0+952x160', [responses('5xx', 'other')]: '0+48x160' },
       },
       firing: {
-        9: ['OncegateUpstreamErrors{operation="refund",class="5xx"}'],
-        11.5: ['withdraw', 'refund'].map((one) => `OncegateUpstreamErrors{operation="${one}",class="5xx"}`),
+        9: ['OncegateUpstreamErrors{operation="refund",class="5xx",store="s"}'],
+        11.5: ['withdraw', 'refund'].map(
+          (one) => `OncegateUpstreamErrors{operation="${one}",class="5xx",store="s"}`,
+        ),
         20: [
-          ...['withdraw', 'refund'].map((one) => `OncegateUpstreamErrors{operation="${one}",class="5xx"}`),
+          ...['withdraw', 'refund'].map(
+            (one) => `OncegateUpstreamErrors{operation="${one}",class="5xx",store="s"}`,
+          ),
           NO_RESULTS,
         ],
       },
@@ -422,10 +426,19 @@ const CASES: Record<string, Case> = {
       'oncegate_build_info{instance="b"}': '1x80 stale',
       'oncegate_store_info{instance="b",store="t"}': '1x80 stale',
       'oncegate_keys_in_doubt{instance="b",operation="withdraw"}': '3x80 stale',
+      // Nobody knows what becomes of any payout of the other one, which are few beside those of the first.
+      [responses('2xx')]: '0+1000x120',
+      'oncegate_upstream_responses_total{instance="b",operation="withdraw",class="unknown"}': '0+4x80 stale',
     },
     firing: {
-      9: ['s', 't'].map((store) => `OncegateInDoubt{operation="withdraw",store="${store}"}`),
-      15: ['OncegateInDoubt{operation="withdraw",store="t"}'],
+      9: [
+        ...['s', 't'].map((store) => `OncegateInDoubt{operation="withdraw",store="${store}"}`),
+        'OncegateOutcomesUnknown{operation="withdraw",class="unknown",store="t"}',
+      ],
+      15: [
+        'OncegateInDoubt{operation="withdraw",store="t"}',
+        'OncegateOutcomesUnknown{operation="withdraw",class="unknown",store="t"}',
+      ],
       25: ['OncegateInDoubt{operation="withdraw",store="t"}', 'OncegateGatewayDown{instance="b"}'],
     },
     values: [
