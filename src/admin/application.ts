@@ -4,7 +4,6 @@ import type { MetricsFormat } from '../telemetry/metrics.ts';
 import { consoleRoutes } from './console/console.ts';
 import { checkHost, checkOrigin, isFromPage } from './console/origin.ts';
 import { requireSession } from './console/request-checks.ts';
-import { Sessions } from './console/sessions.ts';
 import { linksPage, securityHeaders } from './headers.ts';
 import type { AdminOptions } from './options.ts';
 import { allowOnly, refuse } from './problems.ts';
@@ -19,11 +18,11 @@ import { Tries } from './tries.ts';
  */
 export function createAdmin(source: AdminSource, tools: AdminTools): Express {
   const { token, console: isOn, tokens } = tools.options;
+  const { sessions } = tools;
   // One for the whole port: logins and programs have the same token.
   const tries = new Tries(tools.clock);
   const checkToken = (path: Told<'wrong_token'>['path'], accepted: Pick<AdminOptions, 'token' | 'tokens'>) =>
     requireToken(accepted, tries, (client) => tools.emit('wrong_token', { path, client }));
-  const sessions = new Sessions(tools.clock);
   const bySession = Router().use(checkHost(tools.options), checkOrigin, requireSession(sessions));
   // Without a token, everyone who can reach the port could release a key.
   const byToken = token === undefined ? refuseOff : checkToken('/records', { token, tokens: [] });

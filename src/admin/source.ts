@@ -3,6 +3,7 @@ import type { Desk } from '../doubts/desk.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { MetricsFormat } from '../telemetry/metrics.ts';
+import type { Sessions } from './console/sessions.ts';
 import type { AdminOptions } from './options.ts';
 
 /** One condition of readiness. */
@@ -25,6 +26,8 @@ export interface AdminSource {
 
 export interface AdminTools {
   options: AdminOptions;
+  /** Who has logged in to the console. */
+  sessions: Sessions;
   clock: Clock;
   emit: Emit;
 }

@@ -1,6 +1,7 @@
 import { statSync } from 'node:fs';
 import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
+import type { Gateway } from '../gateway/gateway.ts';
 import { inheritedSocket } from '../gateway/http-server.ts';
 import { identityFileOf } from '../ledger/identity-file.ts';
 import { prepareStore } from '../ledger/open-store.ts';
@@ -36,6 +37,7 @@ export interface RunningGateway {
   port: number;
   adminPort: number;
   emit: Emit;
+  sessions: Gateway['sessions'];
   shutdown(): Promise<void>;
 }
 
@@ -70,7 +72,7 @@ export async function startGateway(
       void gateway.reloadKeys();
       void configFile?.reload();
     };
-    const { emit, readiness } = gateway;
+    const { emit, readiness, sessions } = gateway;
     for (const warning of await readiness.warnings()) emit('attention', { warning });
     const { mode } = config.idempotency;
     emit('listening', { ...ports, mode, ...thisBuild() });
@@ -81,7 +83,7 @@ export async function startGateway(
       await gateway.shutdown();
       process.off('SIGHUP', onHangUp);
     };
-    return { ...ports, emit, shutdown };
+    return { ...ports, emit, sessions, shutdown };
   } catch (error) {
     await gateway.shutdownNow();
     throw error;

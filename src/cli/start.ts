@@ -1,5 +1,7 @@
+import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import type { Login } from '../admin/tokens.ts';
 import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
 import { makeFolder } from '../lib/files.ts';
@@ -56,8 +58,16 @@ async function startWithSandbox(options: SandboxArguments, { stdout, env }: Term
   const starting = startGateway(withArguments(config, data, sandbox.url, ports), { env }).catch(named);
   starting.catch(() => sandbox.close());
   shutDownOnSignal(starting, () => sandbox.close());
-  stdout.write(tour(await starting, sandbox));
+  const running = await starting;
+  const link = (): string => {
+    const code = running.sessions?.offer(LOGIN, () => stdout.write(`\nThe console's next link: ${link()}\n`));
+    return `http://127.0.0.1:${running.adminPort}/console/#/login/${code}`;
+  };
+  stdout.write(tour(running, sandbox, link()));
 }
+
+/** Who opens the console by a link. */
+const LOGIN: Login = { name: 'sandbox', may: ['read', 'resolve', 'bodies'] };
 
 /** The configuration in sandbox/gateway.yaml, with the ports and the folder of the command line. */
 function withArguments(
@@ -69,7 +79,11 @@ function withArguments(
   return {
     ...config,
     listen: { ...config.listen, port: ports.gateway },
-    admin: { ...config.admin, port: ports.admin },
+    // A token turns the console on. Nobody learns this one: each link that is printed logs in once.
+    admin: {
+      ...{ ...config.admin, port: ports.admin },
+      tokens: [{ name: LOGIN.name, token: randomBytes(32).toString('hex'), may: [] }],
+    },
     upstream: { ...config.upstream, url },
     store: { kind: 'sqlite', path: data, timeoutMs: config.store.timeoutMs },
     auth: { ...config.auth, keys: { source: 'file', path: join(SANDBOX_FOLDER, 'keys.yaml') } },
@@ -87,7 +101,7 @@ async function openSandbox(data: string, port: number, fault: string | undefined
 }
 
 /** What the command prints when it is ready: the addresses, and commands to try. */
-function tour({ port, adminPort }: RunningGateway, sandbox: Sandbox): string {
+function tour({ port, adminPort }: RunningGateway, sandbox: Sandbox, link: string): string {
   const gateway = `http://127.0.0.1:${port}`;
   const withdraw = `curl -i ${gateway}/v1/index.php -H 'Authorization: Bearer sk_sandbox_alpha' -H 'Content-Type: application/json' -H 'x-service-idempotency: order-1001' -d '{"action":"withdraw","amount":125.50,"bank_code":"058","account_number":"0123456789"}'`;
   return `
@@ -96,6 +110,8 @@ oncegate is ready (process ${process.pid}; stop it with Ctrl-C)
   gateway  ${gateway}
   sandbox  ${sandbox.url}  (the backend; see its ledger with: curl -s ${sandbox.url}/_sandbox/ledger)
   admin    http://127.0.0.1:${adminPort}  (/healthz, /readyz, /metrics)
+  console  ${link}
+           (the link logs in once; then another one is printed here)
 
 1. Read a balance:
 

@@ -37,7 +37,7 @@ const ANSWER_WITHIN_MS = 20_000;
 /** `unknown`: not asked yet. `ended`: there was one, and it ended without the person's wish. */
 export type SessionState =
   | { kind: 'unknown' }
-  | { kind: 'none'; why?: 'ended' | 'logged_out' }
+  | { kind: 'none'; why?: 'ended' | 'logged_out' | 'used_link' }
   | { kind: 'open'; session: Session; openedAtMs: number; usedAtMs: number };
 
 export const sessionState = new Shared<SessionState>({ kind: 'unknown' });

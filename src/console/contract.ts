@@ -94,7 +94,7 @@ export interface ConsoleProblem {
 // Session
 
 export interface LoginRequest {
-  /** `admin.token`, or one of `admin.tokens`. */
+  /** `admin.token`, one of `admin.tokens`, or on the same machine the code of a link that `oncegate start` has printed. */
   token: string;
 }
 

@@ -1,5 +1,6 @@
 import { createAdmin } from '../admin/application.ts';
 import { OverviewSource } from '../admin/console/overview.ts';
+import { Sessions } from '../admin/console/sessions.ts';
 import { createAdminServer } from '../admin/server.ts';
 import type { AdminSource } from '../admin/source.ts';
 import type { Config } from '../config/schema.ts';
@@ -21,7 +22,7 @@ export async function openAdminPort(
   config: Config,
   parts: AdminPortParts,
   clock: Clock,
-): Promise<{ port: number; close(): Promise<void> }> {
+): Promise<{ port: number; sessions: Sessions; close(): Promise<void> }> {
   const { metrics, desk } = parts;
   const checks = () => parts.readiness.checks();
   const overview = new OverviewSource({ ...config.idempotency, metrics, checks, clock });
@@ -31,7 +32,8 @@ export async function openAdminPort(
     metrics: (format) => metrics.text(format),
     overview: (afterMs) => overview.read(afterMs),
   };
-  const tools = { options: config.admin, clock, emit: parts.emit };
+  const sessions = new Sessions(clock);
+  const tools = { options: config.admin, clock, emit: parts.emit, sessions };
   const server = createAdminServer(createAdmin(source, tools));
   const port = await listen(server, config.admin.host, config.admin.port);
   overview.begin();
@@ -40,5 +42,5 @@ export async function openAdminPort(
     server.closeAllConnections();
     await new Promise((resolve) => server.close(resolve));
   };
-  return { port, close };
+  return { port, sessions, close };
 }

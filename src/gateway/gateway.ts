@@ -73,6 +73,11 @@ export class Gateway {
     return { port, adminPort: this.#adminPort.port };
   }
 
+  /** The console's sessions. Undefined before `listen`. */
+  get sessions() {
+    return this.#adminPort?.sessions;
+  }
+
   /** Marks the store, and looks at it from now on. A gateway that listens does so by itself. */
   watchStore(): void {
     this.#parts.watch?.begin();

@@ -112,11 +112,11 @@ export async function adminPortOf(
 ) {
   const { log, logger } = keptLog();
   const { metrics, desk, readiness } = gateway;
-  const { port, close } = await openAdminPort(
+  const { port, sessions, close } = await openAdminPort(
     parsedConfig({ ...config, admin: { ...consoleOptions, ...admin } }),
     { ...{ metrics, desk, readiness }, emit: new Events(logger).emit },
     clock,
   );
   onTestFinished(close);
-  return { url: `http://127.0.0.1:${port}`, port, log };
+  return { url: `http://127.0.0.1:${port}`, port, sessions, log };
 }

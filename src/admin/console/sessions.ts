@@ -33,6 +33,8 @@ export class Sessions {
   readonly #clock: Clock;
   /** The sessions by the digest of their credentials. The one that was used last comes last. */
   readonly #open = new Map<string, OpenSession>();
+  /** What {@link offer} has offered, until somebody takes it. */
+  #offered: { digest: string; login: Login; onUsed: () => void } | undefined;
 
   constructor(clock: Clock) {
     this.#clock = clock;
@@ -40,6 +42,26 @@ export class Sessions {
 
   get count(): number {
     return this.#open.size;
+  }
+
+  /**
+   * Makes a code that logs in once, in place of a token. The one before is worthless then.
+   *
+   * @param onUsed called when it is used
+   */
+  offer(login: Login, onUsed: () => void): string {
+    const code = randomBytes(RANDOM_BYTES).toString('base64url');
+    this.#offered = { digest: hash('sha256', code), login, onUsed };
+    return code;
+  }
+
+  /** Who logs in with the code. It is worthless from now on. */
+  redeem(code: string): Login | undefined {
+    const offered = this.#offered;
+    if (offered?.digest !== hash('sha256', code)) return undefined;
+    this.#offered = undefined;
+    offered.onUsed();
+    return offered.login;
   }
 
   /** @returns the credentials, which are not kept */

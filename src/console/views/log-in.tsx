@@ -7,6 +7,8 @@ const WHY = {
   ended:
     'Your session has ended. Log in again to go on where you were. If you were resolving a key, look at it again: a resolution that had no answer may have been written.',
   logged_out: 'You are logged out.',
+  used_link:
+    'This link does not log in any more: it works once, and ends with its gateway. The terminal of npm start has the next one.',
 };
 
 export function LogIn({ why }: { why: keyof typeof WHY | undefined }) {
@@ -31,7 +33,7 @@ export function LogIn({ why }: { why: keyof typeof WHY | undefined }) {
   return (
     <form class="panel" onSubmit={submit}>
       <ViewHeading>Log in</ViewHeading>
-      {why && <p class={why === 'ended' ? 'notice warn' : 'notice'}>{WHY[why]}</p>}
+      {why && <p class={why === 'logged_out' ? 'notice' : 'notice warn'}>{WHY[why]}</p>}
       <Field
         id="token"
         label="Admin token"

@@ -9,6 +9,7 @@ import { temporaryFolder, testConfig } from '../../support/config.ts';
 import { ADMIN_TOKEN, consoleOptions, SUPPORT_TOKEN } from '../../support/console.ts';
 import { spawnGateway } from '../../support/spawn.ts';
 import { openSandbox } from '../../support/stack.ts';
+import { startTour } from '../../support/tour.ts';
 import { until } from '../../support/until.ts';
 import {
   accessibilityMistakes,
@@ -477,6 +478,26 @@ describe('the console in Chromium', () => {
     await page.getByRole('button', { name: 'Log out' }).click();
     await page.getByText('You are logged out.').waitFor();
     expect(await page.evaluate(STORED_SECRET)).toBe(null);
+  });
+
+  it('is opened by the link that npm start prints, once', async () => {
+    const tour = await startTour(['--data', temporaryFolder()]);
+    const [link = ''] = /http\S+#\/login\/[\w-]+$/m.exec(tour.output()) ?? [];
+    const opened = await openPage(browser, tour.urlOf('admin'));
+    const later = await openPage(browser, tour.urlOf('admin'));
+    await opened.page.goto(link);
+    await opened.page.getByText('Logged in as sandbox').waitFor();
+    // The code is not kept in the address.
+    expect(new URL(opened.page.url()).hash).toBe('#/overview');
+    await opened.page.reload();
+    await opened.page.getByText('No merchant has sent a request').waitFor();
+    await later.page.goto(link);
+    await later.page.getByText('This link does not log in any more').waitFor();
+    for (const { context, troubles } of [opened, later]) {
+      expect(troubles).toEqual([]);
+      await context.close();
+    }
+    await tour.end('SIGTERM');
   });
 
   it('had no error in the console, no violation of the policy, and no request to another origin', () => {

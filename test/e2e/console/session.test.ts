@@ -1,3 +1,4 @@
+import { networkInterfaces } from 'node:os';
 import { describe, expect, it } from 'vitest';
 import { IDLE_MS, LASTS_MS } from '../../../src/admin/console/sessions.ts';
 import { MAX_OF_ADDRESS } from '../../../src/admin/tries.ts';
@@ -48,6 +49,41 @@ describe('a login', () => {
     const tokens = consoleOptions.tokens.filter(({ name }) => name === 'prometheus');
     const alone = await open({ admin: { token: undefined, tokens } });
     expect(codeOf(await new TestBrowser(alone.url).login(METRICS_TOKEN))).toBe('404 console_off');
+  });
+
+  it('by a link of the sandbox succeeds once, only on this machine and from the page itself', async () => {
+    const { url, sessions, log } = await open({ admin: { host: '0.0.0.0' } });
+    const used: string[] = [];
+    const offer = () =>
+      sessions.offer({ name: 'sandbox', may: ['read', 'resolve'] }, () => used.push('used'));
+    const old = offer();
+    const code = offer();
+    // Not by a page of another site, nor under a name of its own, nor from another address: the code stays good.
+    const { port } = new URL(url);
+    const json = { token: code };
+    const tries: [expected: string, browser: TestBrowser, headers?: object][] = [
+      ['403 foreign_origin', new TestBrowser(url), { Origin: 'http://evil.example' }],
+      ['403 foreign_origin', new TestBrowser(url), { 'Sec-Fetch-Site': 'cross-site' }],
+    ];
+    const outside = Object.values(networkInterfaces())
+      .flat()
+      .find((address) => address?.family === 'IPv4' && !address.internal)?.address;
+    if (outside) tries.push(['401 wrong_token', new TestBrowser(`http://${outside}:${port}`)]);
+    for (const [expected, browser, headers = {}] of tries)
+      expect(codeOf(await browser.request('session', { json, headers: { ...headers } }))).toBe(expected);
+    expect(codeOf(await new TestBrowser(url).login(old))).toBe('401 wrong_token');
+    expect(used).toEqual([]);
+
+    const browser = await loggedIn(url, code);
+    expect((await browser.request('session')).json()).toMatchObject({ name: 'sandbox' });
+    for (const again of [new TestBrowser(url), browser])
+      expect(codeOf(await again.login(code))).toBe('401 wrong_token');
+    expect(used).toEqual(['used']);
+    expect(log.filter(({ by }) => by === 'sandbox')).toHaveLength(1);
+    // It is no bearer token.
+    const headers = { Authorization: `Bearer ${offer()}` };
+    for (const path of ['/records?in_doubt=true', '/metrics'])
+      expect((await send(url, { path, headers })).status).toBe(401);
   });
 
   it('gets a cookie that scripts, other sites and other paths do not', async () => {

@@ -10,6 +10,7 @@ import { openBlackHole } from '../../support/backend.ts';
 import { isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { expectPlain, newFolder, runProcess } from '../../support/command.ts';
 import { configFile, configFor, type MoreConfig, testConfig } from '../../support/config.ts';
+import { codeOf, loggedIn, TestBrowser } from '../../support/console.ts';
 import { freePort } from '../../support/free-port.ts';
 import { startRedis } from '../../support/redis-server.ts';
 import { read } from '../../support/repository.ts';
@@ -63,6 +64,10 @@ it('start prints three commands that work, and their results survive a kill', as
   expect(await payouts(first)).toBe(1);
   for (const path of ['/healthz', '/readyz', '/metrics'])
     expect((await send(first.urlOf('admin'), { path })).status, path).toBe(200);
+  const [, code = ''] = /\/console\/#\/login\/([\w-]{43})$/m.exec(first.output()) ?? [];
+  await (await loggedIn(first.urlOf('admin'), code)).ask('api/overview');
+  expect(codeOf(await new TestBrowser(first.urlOf('admin')).login(code))).toBe('401 wrong_token');
+  await first.printed(/next link: http\S+#\/login\/[\w-]{43}$/, 1);
   expect(await first.end('SIGKILL')).toEqual([null, 'SIGKILL']);
 
   const second = await startTour(['--data', data]);
@@ -80,7 +85,7 @@ it('start --config runs only the gateway of the configuration, as serve --config
   const child = begin(['start', '--config', file]);
   const [line = ''] = await child.printed(/"msg":"listening"/);
   expect((await send(`http://127.0.0.1:${JSON.parse(line).port}`)).status).toBe(401);
-  expect(child.output()).not.toContain('sandbox');
+  expect(child.output()).not.toMatch(/sandbox|#\/login/);
   expect(await child.end('SIGTERM')).toEqual([0, null]);
 });
 
