@@ -209,8 +209,10 @@ describe('in an empty project', () => {
     const [pay] = commandsUnder(README, 'In front of your own handler');
     const here = (pay?.text ?? '').replace('3000', PORT);
     for (const _ of [1, 2]) expect(await inProject(here, { KEY })).toBe('{"paid":10,"to":"M-1001"}');
-    const [command] = commandsUnder(README, 'The gateway');
+    const [command, init] = commandsUnder(README, 'The gateway');
     expect(command?.text).toBe('npx oncegate start');
+    expect(await inProject(init?.text ?? '')).toMatch(/^og_live_/);
+    expect(existsSync(join(project, 'gateway/gateway.yaml'))).toBe(true);
     expect(commandsWithin(README)).toEqual(['node payouts.mjs', 'npx oncegate --help']);
     expect(await inProject('npx oncegate --help')).toMatch(/^ {2}oncegate start /m);
   });
