@@ -1,12 +1,12 @@
 import { userInfo } from 'node:os';
-import type { Writable } from 'node:stream';
+import type { Readable, Writable } from 'node:stream';
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
 import type { ResolutionNote } from '../store/types.ts';
 
 /** What a command reads and writes: `process`, or what a test gives it. */
 export interface Terminal {
   /** `isTTY`: a person can answer questions. */
-  stdin: AsyncIterable<Buffer> & { isTTY?: boolean };
+  stdin: Readable & { isTTY?: boolean };
   stdout: Writable;
   stderr: Writable;
   env: NodeJS.ProcessEnv;

@@ -102,24 +102,16 @@ const resultOf = (
 });
 
 async function checkAll(config: Config, identityFile: string): Promise<Report> {
-  try {
-    return await checkGateway(config, identityFile);
-  } catch (error) {
-    const { name, message } = error as Error;
-    if (name !== 'StoreUnavailable') throw error;
-    return await checkWithoutStore(config, message);
-  }
-}
-
-/** Checks everything but the store, in whose place an empty one is opened. */
-async function checkWithoutStore(config: Config, failure: string): Promise<Report> {
+  const failure = await checkGateway(config, identityFile).catch((error: Error) => error);
+  if (!(failure instanceof Error)) return failure;
+  if (failure.name !== 'StoreUnavailable') throw failure;
+  // Everything else is checked with an empty store.
   const path = mkdtempSync(join(tmpdir(), 'oncegate-check-'));
   try {
     const store = { kind: 'sqlite', path, timeoutMs: config.store.timeoutMs } as const;
-    const { checks, ...others } = await checkGateway({ ...config, store });
-    const [, ...rest] = checks;
-    const detail = `${failure} (${addressesOf(config).store})`;
-    return { ...others, checks: [{ name: 'store', result: 'failed', detail }, ...rest] };
+    const report = await checkGateway({ ...config, store });
+    const detail = `${failure.message} (${addressesOf(config).store})`;
+    return { ...report, checks: [resultOf('store', { ok: false, detail }), ...report.checks.slice(1)] };
   } finally {
     rmSync(path, { recursive: true, force: true });
   }

@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { existsSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
+import { createInterface } from 'node:readline';
 import { firstConfig } from '../config/first.ts';
 import { parseConfig } from '../config/load.ts';
 import { makeFolder } from '../lib/files.ts';
@@ -68,10 +69,11 @@ Run next${forward === 'replace' ? `, after you have written BACKEND_AUTHORIZATIO
 
 /** Takes what the options do not say from the person at the terminal, or from the defaults. */
 async function askFor(options: Options, { stdin, stderr }: Terminal) {
-  const lines = linesOf(stdin);
+  const terminal = stdin.isTTY ? createInterface({ input: stdin }) : undefined;
+  const lines = terminal?.[Symbol.asyncIterator]();
   const ask = async (name: keyof Options, question: string, byDefault?: string): Promise<string> => {
     let answer = options[name];
-    if (answer === undefined && stdin.isTTY) {
+    if (answer === undefined && lines) {
       stderr.write(`${question}${byDefault === undefined ? '' : ` [${byDefault}]`}: `);
       answer = (await lines.next()).value?.trim();
     }
@@ -93,16 +95,6 @@ async function askFor(options: Options, { stdin, stderr }: Terminal) {
     const forward = await choose(['keep', 'strip', 'replace'], 'forward', what, byDefault);
     return { backend, merchant, forward };
   } finally {
-    await lines.return(undefined);
+    terminal?.close();
   }
-}
-
-async function* linesOf(input: AsyncIterable<Buffer>): AsyncGenerator<string, undefined, undefined> {
-  let rest = '';
-  for await (const chunk of input) {
-    const lines = `${rest}${chunk}`.split('\n');
-    rest = lines.pop() ?? '';
-    yield* lines;
-  }
-  return undefined;
 }

@@ -9,7 +9,6 @@ import { forwardAuthorization } from '../keys/authorization-header.ts';
 import { FileKeySource } from '../keys/file-key-source.ts';
 import { isInForce } from '../keys/key-source.ts';
 import { asReceived } from '../lib/exchange.ts';
-import { messageOf } from '../lib/files.ts';
 import { Exit } from './arguments.ts';
 import { failed, saidOf, withExecutor } from './deliver.ts';
 import { readSecret } from './keys/input.ts';
@@ -94,17 +93,11 @@ async function merchantOf(
     const why = answer.kind === 'refused' ? 'the backend says that the secret key is invalid' : answer.reason;
     return { why: `GET ${keys.path}: ${why}` };
   }
-  try {
-    const source = await FileKeySource.open({ path: keys.path, pepper });
-    source.close();
-    const entry = source.find(secret);
-    if (entry && isInForce(entry, Date.now())) return { code: entry.merchantCode };
-    return {
-      why: entry
-        ? `the secret key is ${entry.keyId} of the merchant ${entry.merchantCode}, and is not in force`
-        : `the secret key is not in ${keys.path}: oncegate keys import adds it`,
-    };
-  } catch (error) {
-    return { why: messageOf(error) };
-  }
+  const source = await FileKeySource.open({ path: keys.path, pepper });
+  source.close();
+  const entry = source.find(secret);
+  if (!entry) return { why: `the secret key is not in ${keys.path}: oncegate keys import adds it` };
+  const { keyId, merchantCode } = entry;
+  if (isInForce(entry, Date.now())) return { code: merchantCode };
+  return { why: `the secret key is ${keyId} of the merchant ${merchantCode}, and is not in force` };
 }
