@@ -5,7 +5,7 @@ import { NAME_PATTERN } from '../lib/context.ts';
 export const metricsOptions = z.strictObject({
   /**
    * Codes of merchants that have metrics of their own: requests by outcome, latency, doubts. All others count together as `other`.
-   * Each merchant adds about 50 series. Default none.
+   * Each merchant adds about 60 series. Default none.
    */
   merchants: z
     .array(

@@ -221,7 +221,7 @@ export function percentileBetween(before: readonly number[], after: readonly num
 }
 
 /** Between two bounds beyond a second, the larger is at most this many times the smaller: so wrong can a quantile be. */
-const MOST_RATIO = 1.5;
+const MOST_RATIO = 1.3;
 
 /**
  * Adds bounds to those of a histogram, so that its quantiles are right near the time limits and beyond: at each limit and a
@@ -237,7 +237,7 @@ export function boundsAround(bounds: readonly number[], limitsMs: readonly numbe
   for (const bound of wanted) {
     for (let last = found.at(-1) ?? bound; last >= 1 && bound > MOST_RATIO * last; ) {
       last = Number((MOST_RATIO * last).toPrecision(2));
-      found.push(last);
+      if (last < bound) found.push(last);
     }
     found.push(bound);
   }

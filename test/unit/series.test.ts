@@ -77,10 +77,11 @@ it('a bucket keeps the trace id of its newest value', async () => {
   ]);
 });
 
-/** What histogram_quantile() says if every value of a histogram is this one: the middle of its bucket is the median. */
-function medianOf(value: number, bounds: readonly number[]): number {
+/** What histogram_quantile() says if every value of a histogram is this one: it spreads them evenly over their bucket. */
+function quantileOf(share: number, value: number, bounds: readonly number[]): number {
   const at = bounds.findIndex((bound) => value <= bound);
-  return at < 0 ? (bounds.at(-1) as number) : ((bounds[at - 1] ?? 0) + (bounds[at] as number)) / 2;
+  const [from = 0, to = 0] = [bounds[at - 1], bounds[at]];
+  return at < 0 ? (bounds.at(-1) as number) : from + share * (to - from);
 }
 
 it.each([
@@ -92,17 +93,20 @@ it.each([
   expect(limited.length).toBeGreaterThan(2);
   for (const { buckets = [], name } of limited) {
     const bounds = boundsAround(buckets, limitsMs);
-    expect(bounds.length).toBeLessThan(40);
-    expect(bounds.toSorted((a, b) => a - b)).toEqual(bounds);
+    expect(bounds.length).toBeLessThan(45);
+    // Prometheus refuses a bucket that comes twice.
+    expect([...new Set(bounds)].toSorted((a, b) => a - b)).toEqual(bounds);
     for (const bound of buckets) expect(bounds).toContain(bound);
     for (let seconds = 1.1; seconds < Math.max(...limitsMs) / 1000; seconds *= 1.03) {
-      const shown = medianOf(seconds, bounds) / seconds;
-      expect(Math.abs(shown - 1), `${name}: ${seconds} s`).toBeLessThan(0.35);
+      for (const share of [0.5, 0.95, 0.99]) {
+        const shown = quantileOf(share, seconds, bounds) / seconds;
+        expect(Math.abs(shown - 1), `${name}: ${seconds} s`).toBeLessThan(0.34);
+      }
     }
     // Whatever a time limit ends takes a little longer than the limit.
     for (const ms of limitsMs.filter((one) => one > 0)) {
       expect(bounds).toContain(ms / 1000);
-      expect(Math.abs(medianOf(1.002 * (ms / 1000), bounds) / (ms / 1000) - 1)).toBeLessThan(0.03);
+      expect(Math.abs(quantileOf(0.99, 1.002 * (ms / 1000), bounds) / (ms / 1000) - 1)).toBeLessThan(0.06);
     }
   }
 });
