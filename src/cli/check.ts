@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtemp, rm } from 'node:fs/promises';
 import { createServer, type Server } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
@@ -106,14 +106,16 @@ async function checkAll(config: Config, identityFile: string): Promise<Report> {
   if (!(failure instanceof Error)) return failure;
   if (failure.name !== 'StoreUnavailable') throw failure;
   // Everything else is checked with an empty store.
-  const path = mkdtempSync(join(tmpdir(), 'oncegate-check-'));
+  const path = await mkdtemp(join(tmpdir(), 'oncegate-check-')).catch(() => {
+    throw failure;
+  });
   try {
     const store = { kind: 'sqlite', path, timeoutMs: config.store.timeoutMs } as const;
     const report = await checkGateway({ ...config, store });
     const detail = `${failure.message} (${addressesOf(config).store})`;
     return { ...report, checks: [resultOf('store', { ok: false, detail }), ...report.checks.slice(1)] };
   } finally {
-    rmSync(path, { recursive: true, force: true });
+    await rm(path, { recursive: true, force: true });
   }
 }
 

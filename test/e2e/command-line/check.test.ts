@@ -1,6 +1,6 @@
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import { stringify } from 'yaml';
 import { readBalance, secretKeyOf } from '../../../src/cli/read-balance.ts';
 import { httpBackend } from '../../support/backend.ts';
@@ -221,6 +221,11 @@ describe('check', () => {
       ...['ok   upstream:', 'ok   keys: 2 k', 'warn keys: exp', 'skip balance: ', ''],
     ]);
     expect(away.stdout).not.toMatch(/hunter2/);
+    const folder = newFolder();
+    vi.stubEnv('TMPDIR', '/nowhere');
+    onTestFinished(() => void vi.unstubAllEnvs());
+    // It has no place for a store to check the rest with.
+    expect((await check({ store }, { folder })).stderr).toMatch(/^oncegate: redis cannot be reached: /);
   });
 
   it('tries a key that nobody has, and warns if the backend does not refuse it', async () => {
