@@ -1,3 +1,13 @@
+# The packages of the image: none, because the command is one bundle. With `--build-arg ONCEGATE_TRACING=1`, OpenTelemetry for
+# tracing.endpoint. The image has its own Node, so the copy for other machines is removed.
+FROM node:24-bookworm-slim AS packages
+WORKDIR /app
+COPY package.json package-lock.json .npmrc ./
+ARG ONCEGATE_TRACING
+RUN if [ -n "$ONCEGATE_TRACING" ]; \
+  then npm ci --omit=dev --no-audit --no-fund && rm -rf node_modules/node-linux-* node_modules/.bin; \
+  else mkdir node_modules; fi
+
 # Build: every dependency, type-checked and compiled.
 FROM node:24-bookworm-slim AS build
 WORKDIR /app
@@ -10,18 +20,12 @@ COPY config ./config
 # `docker build --build-arg ONCEGATE_COMMIT=$(git rev-parse HEAD)` names the commit in oncegate_build_info.
 ARG ONCEGATE_COMMIT
 RUN node scripts/build.ts
-# The command needs no packages, but OpenTelemetry for tracing.endpoint: `--build-arg ONCEGATE_TRACING=1` puts it into the image. The
-# image has its own Node, so the copy for other machines is removed.
-ARG ONCEGATE_TRACING
-RUN if [ -n "$ONCEGATE_TRACING" ]; \
-  then npm prune --omit=dev --no-audit --no-fund && rm -rf node_modules/node-linux-* node_modules/.bin; \
-  else rm -rf node_modules && mkdir node_modules; fi
 
 # Run: the bundled gateway, as an ordinary user. The root file system may be read-only.
 FROM node:24-bookworm-slim
 ENV NODE_ENV=production
 WORKDIR /app
-COPY --from=build --chown=root:root /app/node_modules ./node_modules
+COPY --from=packages --chown=root:root /app/node_modules ./node_modules
 COPY --from=build --chown=root:root /app/dist ./dist
 COPY --chown=root:root package.json ./
 COPY --chown=root:root config ./config
