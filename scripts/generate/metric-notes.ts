@@ -62,7 +62,7 @@ export const NOTES: Record<keyof typeof CATALOGUE, string> = {
   storeDiskFree: 'Make room before the disk is full',
   upstreamSeconds: 'It begins when the request has its slot',
   upstreamResponses:
-    "Once for each request that had its turn, replays not included. A `5xx` is a result: it is stored and replayed. One of the operation's `unknown` statuses (502, 503, 504, …) counts as `unknown`. [OncegateUpstreamErrors](runbook/OncegateUpstreamErrors.md), [OncegateOutcomesUnknown](runbook/OncegateOutcomesUnknown.md)",
+    "Once for each request that had its turn, replays not included. A `5xx` is a result: it is stored and replayed. Of a request with a key, one of the operation's `unknown` statuses (502, 503, 504, …) counts as `unknown`. [OncegateUpstreamErrors](runbook/OncegateUpstreamErrors.md), [OncegateOutcomesUnknown](runbook/OncegateOutcomesUnknown.md)",
   slots: 'The option `upstream.maxConnections`',
   slotsInUse: `At the limit with a slow backend, the backend is the bottleneck; with a fast one, raise \`maxConnections\`, or add gateways. ${SIZE}`,
   slotsQueued: `Their limit is \`upstream.maxQueued\`. ${SIZE}`,

@@ -222,7 +222,7 @@ export const CATALOGUE = {
   ),
   upstreamResponses: counter(
     'oncegate_upstream_responses_total',
-    'Requests to the backend that have ended, by the class of the response’s status; unknown: no complete response, or a status that says nothing; not_sent',
+    'Requests to the backend that have ended, by the class of the response’s status; unknown: no complete response, or a status that says nothing of a request with a key; not_sent',
     { labels: { operation: 'operations, none', class: RESPONSE_CLASSES } },
   ),
   slots: gauge('oncegate_upstream_slots', 'Connections to the backend that may be in use'),
