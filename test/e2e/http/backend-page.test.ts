@@ -16,15 +16,17 @@ import { ALPHA, ask, head } from '../../support/wire.ts';
 const PAGE = 'docs/backend.md';
 
 /** What came on each connection. */
-const received: string[] = [];
-let closed = 0;
+const received: { text: string; isClosed: boolean }[] = [];
 const BODY = '{"data":{"merchant_code":"M-ALPHA"}}';
 const url = await backendForFile(
   createServer((socket) => {
-    const i = received.push('') - 1;
-    socket.on('close', () => closed++);
+    const connection = { text: '', isClosed: false };
+    received.push(connection);
+    socket.on('close', () => {
+      connection.isClosed = true;
+    });
     socket.on('data', (bytes) => {
-      received[i] = `${received[i]}${bytes}`;
+      connection.text += bytes;
       socket.end(
         `HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: ${BODY.length}\r\n\r\n${BODY}`,
       );
@@ -33,7 +35,6 @@ const url = await backendForFile(
 );
 afterEach(() => {
   received.length = 0;
-  closed = 0;
 });
 
 const open = (auth: MoreConfig['auth'] = {}) => {
@@ -68,17 +69,17 @@ describe('docs/backend.md', () => {
       const replaceWith = forward === 'replace' ? { replaceWith: 'Bearer of-the-gateway' } : {};
       const { port } = await open({ forward: forward as 'keep', ...replaceWith });
       expect((await ask(port, payout)).status).toBe(200);
-      expect(steady(received.at(-1))).toBe(steady(got).replace(bearer, line));
+      expect(steady(received.at(-1)?.text)).toBe(steady(got).replace(bearer, line));
     }
   });
 
   it('says what the gateway sends by itself', async () => {
     const stack = await open({ keys: { source: 'upstream' } });
     await readiness(stack);
-    await until(() => closed === 1);
-    expect(received).toEqual(['']);
+    await until(() => received[0]?.isClosed);
+    expect(received.map(({ text }) => text)).toEqual(['']);
     expect((await ask(stack.port, payout)).status).toBe(200);
-    const [, probe = '', request = ''] = received;
+    const [, probe = '', request = ''] = received.map(({ text }) => text);
     expect(probe).toMatch(/^GET \/v2\/get_balance HTTP\/1.1\r\n/);
     expect(probe).toContain('\r\nAuthorization: Bearer sk_sandbox_alpha\r\n');
     expect(probe).not.toMatch(/x-merchant-code/i);
@@ -87,7 +88,7 @@ describe('docs/backend.md', () => {
     // A request that is streamed keeps its Accept-Encoding, and its names are in lower case.
     const fields = ['Accept-Encoding: gzip', 'X_Merchant_Code: M-2', 'X-Odd.Name: 1', 'Forwarded: for=a'];
     expect((await ask(stack.port, head('GET /v3/echo', ALPHA, ...fields))).status).toBe(200);
-    const streamed = received.at(-1);
+    const streamed = received.at(-1)?.text;
     expect(streamed).toContain('\r\naccept-encoding: gzip\r\n');
     expect(streamed).toContain('\r\nx-merchant-code: M-ALPHA\r\n');
     expect(streamed).not.toMatch(/oncegate-hops|M-2|odd|^forwarded/im);
@@ -109,7 +110,7 @@ describe('docs/backend.md', () => {
     expect(readFileSync(auth.keys.path, 'utf8')).not.toContain(input);
     const read = await readBalance(parsedConfig(config), input);
     expect(read).toEqual({ ok: true, detail: 'GET /v2/get_balance for the merchant M-1001: status 200' });
-    expect(received.at(-1)).toMatch(
+    expect(received.at(-1)?.text).toMatch(
       /\r\nAuthorization: Bearer sk_of_the_merchant\r\n.*\r\nX-Merchant-Code: M-1001\r\n/s,
     );
   });
