@@ -5,7 +5,7 @@ import type { FindRequest } from '../contract.ts';
 import { Field, ViewHeading } from '../parts.tsx';
 import { linkToRecord } from '../router.ts';
 import { announce } from '../store.ts';
-import { recordState, trouble } from '../words.ts';
+import { count, recordState, trouble } from '../words.ts';
 import { RecordPanel } from './record.tsx';
 
 /** @param recordId the record that the address names */
@@ -21,27 +21,26 @@ export function LookUpView({ recordId }: { recordId: string | undefined }) {
     newest.current = asked;
     const answer = await asked;
     // The person has asked something else meanwhile.
-    if (newest.current !== asked) return;
+    if (newest.current !== asked) return answer;
     setProblem(wordsFor(answer));
     setSeveral(answer.kind === 'refused' && answer.problem.code === 'ambiguous' ? idsIn(answer) : []);
     setFound(answer.kind === 'ok' ? answer.value : undefined);
-    if (answer.kind !== 'ok') return;
+    if (answer.kind !== 'ok') return answer;
     const { record, recordId: named } = answer.value;
     announce(`Found: ${record ? recordState(record).word : 'only the audit trail is left'}.`);
     if (location.hash !== linkToRecord(named)) location.hash = linkToRecord(named);
+    return answer;
   };
   const read = (named: string) => show(api.record(named));
-  const findStartedBy = async (requestId: string, isAll: boolean) => {
+  const findById = async (id: string, isAll: boolean) => {
+    // A request id may have hexadecimal digits only, too.
+    if (RECORD_ID.test(id) && !isAbsent(await read(id))) return;
     setFound(undefined);
-    const answer = await recordsStartedBy(requestId, isAll);
+    const answer = await recordsStartedBy(id, isAll);
     const recordIds = answer.kind === 'ok' ? answer.value : [];
+    if (recordIds.length === 1) return void read(String(recordIds[0]));
     setSeveral(recordIds);
-    if (recordIds.length === 1) return await read(String(recordIds[0]));
-    setProblem(
-      recordIds.length > 1
-        ? `${recordIds.length} records were started by it.`
-        : nothingStartedBy(answer, isAll),
-    );
+    setProblem(trouble(answer) ?? startedInWords(recordIds.length, isAll));
   };
   useEffect(() => {
     if (recordId && recordId !== found?.recordId) void read(recordId);
@@ -53,9 +52,8 @@ export function LookUpView({ recordId }: { recordId: string | undefined }) {
     <>
       <ViewHeading>Look up</ViewHeading>
       <div class="panels">
-        <FindForm find={(request) => show(api.find(request))} />
-        <RecordIdForm read={read} />
-        <RequestIdForm find={findStartedBy} />
+        <FindForm find={(request) => void show(api.find(request))} />
+        <IdForm find={findById} />
       </div>
       {problem && (
         <p class="notice warn" role="alert">
@@ -80,8 +78,11 @@ export function LookUpView({ recordId }: { recordId: string | undefined }) {
 
 const idsIn = (answer: Refused): readonly string[] => answer.problem.recordIds ?? [];
 
+const isAbsent = (answer: Answer<unknown>): answer is Refused =>
+  answer.kind === 'refused' && answer.problem.code === 'absent';
+
 function wordsFor(answer: Answer<ShownRecord>): string | undefined {
-  if (answer.kind !== 'refused' || answer.problem.code !== 'absent') return trouble(answer);
+  if (!isAbsent(answer)) return trouble(answer);
   const [recordId] = idsIn(answer);
   return (
     `The gateway has no record of this key${recordId ? ` (record id ${recordId})` : ''}. Either no protected request of this merchant had it, or its request was not ` +
@@ -104,11 +105,12 @@ async function recordsStartedBy(requestId: string, isAll: boolean): Promise<Answ
   return { kind: 'ok', value: [...found] };
 }
 
-const nothingStartedBy = (answer: Answer<unknown>, isAll: boolean): string =>
-  trouble(answer) ??
-  (isAll
+function startedInWords(records: number, isAll: boolean): string {
+  if (records > 0) return `${count(records, 'record')} were started by this request.`;
+  return isAll
     ? 'No record was started by this request.'
-    : 'No record that is not completed was started by this request. Search the completed ones too.');
+    : 'This request started no record that is not completed. Search the completed ones too.';
+}
 
 /** Values by the names of the controls, or undefined if one is empty; then the first of those gets the focus. */
 function filled(form: HTMLFormElement, names: readonly string[]): string[] | undefined {
@@ -118,7 +120,7 @@ function filled(form: HTMLFormElement, names: readonly string[]): string[] | und
   return empty ? undefined : inputs.map(({ value }) => value.trim());
 }
 
-function FindForm({ find }: { find(request: FindRequest): Promise<void> }) {
+function FindForm({ find }: { find(request: FindRequest): void }) {
   const [mistake, setMistake] = useState<string>();
   const submit = (event: { preventDefault(): void; currentTarget: HTMLFormElement }) => {
     event.preventDefault();
@@ -154,77 +156,39 @@ function FindForm({ find }: { find(request: FindRequest): Promise<void> }) {
   );
 }
 
+/** Whole, or its first digits. */
 const RECORD_ID = /^[0-9a-f]{4,64}$/;
 
-function RecordIdForm({ read }: { read(recordId: string): Promise<void> }) {
-  const [mistake, setMistake] = useState<string>();
-  const submit = (event: { preventDefault(): void; currentTarget: HTMLFormElement }) => {
-    event.preventDefault();
-    const [recordId = ''] = filled(event.currentTarget, ['recordId']) ?? [];
-    const isRecordId = RECORD_ID.test(recordId);
-    setMistake(isRecordId ? undefined : 'Enter 4 to 64 hexadecimal digits in lower case.');
-    if (isRecordId) void read(recordId);
-  };
-  return (
-    <form class="panel" onSubmit={submit} noValidate aria-labelledby="by-record-id">
-      <h2 id="by-record-id">By record id</h2>
-      <Field
-        id="find-record-id"
-        label="Record id"
-        hint="Its first digits are enough, as the log has them"
-        mistake={mistake}
-      >
-        {(attributes) => (
-          <input
-            {...attributes}
-            name="recordId"
-            class="mono"
-            required
-            autocomplete="off"
-            spellcheck={false}
-          />
-        )}
-      </Field>
-      <div class="buttons">
-        <button type="submit">Look up the record id</button>
-      </div>
-    </form>
-  );
-}
-
-function RequestIdForm({ find }: { find(requestId: string, isAll: boolean): Promise<void> }) {
+function IdForm({ find }: { find(id: string, isAll: boolean): Promise<void> }) {
   const [isBusy, setBusy] = useState(false);
   const submit = async (event: { preventDefault(): void; currentTarget: HTMLFormElement }) => {
     event.preventDefault();
     const form = event.currentTarget;
-    const [requestId] = filled(form, ['requestId']) ?? [];
-    if (requestId === undefined || isBusy) return;
+    const [id] = filled(form, ['id']) ?? [];
+    if (id === undefined || isBusy) return;
     setBusy(true);
-    await find(requestId, (form.elements.namedItem('all') as HTMLInputElement).checked);
+    await find(id, (form.elements.namedItem('all') as HTMLInputElement).checked);
     setBusy(false);
   };
   return (
-    <form class="panel" onSubmit={submit} noValidate aria-labelledby="by-request-id">
-      <h2 id="by-request-id">By request id</h2>
-      <Field id="find-request-id" label="Request id" hint="X-Request-Id of the first request with the key">
+    <form class="panel" onSubmit={submit} noValidate aria-labelledby="by-id">
+      <h2 id="by-id">By id</h2>
+      <Field
+        id="find-id"
+        label="Record id or request id"
+        hint="As the log has them: of a record id, the first digits are enough. A request id is that of the first request with the key."
+      >
         {(attributes) => (
-          <input
-            {...attributes}
-            name="requestId"
-            class="mono"
-            required
-            autocomplete="off"
-            spellcheck={false}
-          />
+          <input {...attributes} name="id" class="mono" required autocomplete="off" spellcheck={false} />
         )}
       </Field>
       <label class="choice">
         <input type="checkbox" name="all" />
-        <span>Completed ones too, which reads the whole store</span>
+        <span>Search completed keys for the request id too, which reads the whole store</span>
       </label>
       <div class="buttons">
         <button type="submit" aria-disabled={isBusy}>
-          Look up the request
+          Look up the id
         </button>
         <span role="status">{isBusy ? 'Searching …' : ''}</span>
       </div>

@@ -166,7 +166,7 @@ describe('the console in Chromium', () => {
     const recordId = /#\/lookup\/([0-9a-f]{64})$/.exec(page.url())?.[1] ?? '';
     await page.getByRole('link', { name: 'Overview' }).click();
     await page.getByRole('link', { name: 'Look up' }).click();
-    await page.getByLabel('Record id', { exact: true }).fill(recordId);
+    await page.getByLabel('Record id or request id').fill(recordId);
     await page.keyboard.press('Enter');
     await record.waitFor();
   });
@@ -410,19 +410,23 @@ describe('the console in Chromium', () => {
   it('finds a record by the first digits of its id, and by its request', async () => {
     const { page } = admin;
     const key = randomUUID();
-    const { headers } = await withdraw(gateway.url, { key });
+    // Hexadecimal digits, as a record id has them.
+    const { headers } = await withdraw(gateway.url, {
+      key,
+      headers: { 'X-Request-Id': key.replaceAll('-', '') },
+    });
     const record = page.getByRole('region', { name: `Key ${key}` });
     await page.getByRole('link', { name: 'Look up' }).click();
-    await page.getByRole('textbox', { name: 'Request id' }).fill(String(headers['x-request-id']));
+    await page.getByLabel('Record id or request id').fill(String(headers['x-request-id']));
     await page.keyboard.press('Enter');
     await page.getByText('Search the completed ones too.').waitFor();
-    await page.getByLabel('Completed ones too').check();
-    await page.getByRole('button', { name: 'Look up the request' }).click();
+    await page.getByLabel('Search completed keys').check();
+    await page.getByRole('button', { name: 'Look up the id' }).click();
     await record.waitFor();
     const recordId = /#\/lookup\/([0-9a-f]{64})$/.exec(page.url())?.[1] ?? '';
     await page.getByRole('link', { name: 'Overview' }).click();
     await page.getByRole('link', { name: 'Look up' }).click();
-    await page.getByLabel('Record id', { exact: true }).fill(recordId.slice(0, 16));
+    await page.getByLabel('Record id or request id').fill(recordId.slice(0, 16));
     await page.keyboard.press('Enter');
     await record.waitFor();
   });
@@ -502,13 +506,15 @@ describe('the console in Chromium', () => {
 
   it('had no error in the console, no violation of the policy, and no request to another origin', () => {
     expect(admin.troubles.filter((text) => !text.includes('ERR_CONNECTION_REFUSED'))).toEqual([]);
-    const asked = [...admin.refusals].map((refusal) => refusal.replace(/[0-9a-f]{64}/, 'RECORD_ID'));
+    const asked = [...admin.refusals].map((refusal) => refusal.replace(/[0-9a-f]{32,64}/, 'RECORD_ID'));
     expect(new Set(asked)).toEqual(
       new Set([
         'GET /console/session 401',
         'POST /console/session 401',
         'POST /records/find 404',
         'POST /records/RECORD_ID/resolve 409',
+        // A request id that has hexadecimal digits only.
+        'GET /records/RECORD_ID 404',
         'GET /console/api/overview 401',
       ]),
     );
@@ -531,6 +537,13 @@ describe('the console in Chromium', () => {
       await page.getByRole('link', { name: /^In doubt/ }).click();
       await page.getByRole('table').waitFor();
       await picture('in-doubt');
+      await page.setViewportSize({ width: 390, height: 844 });
+      await picture('in-doubt-narrow');
+      await page.getByRole('link', { name: 'Overview' }).click();
+      await page.getByRole('heading', { name: 'Requests of the last minute' }).waitFor();
+      await picture('overview-narrow');
+      await page.setViewportSize({ width: 1200, height: 860 });
+      await page.getByRole('link', { name: /^In doubt/ }).click();
       await page
         .getByRole('button', { name: /^Resolve/ })
         .first()
