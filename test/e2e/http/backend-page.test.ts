@@ -4,6 +4,7 @@ import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
 import { readBalance } from '../../../src/cli/read-balance.ts';
+import { parseConfig } from '../../../src/config/load.ts';
 import { backendForFile } from '../../support/backend.ts';
 import { newFolder, run } from '../../support/command.ts';
 import { configFile, type MoreConfig, parsedConfig, testConfig } from '../../support/config.ts';
@@ -65,6 +66,10 @@ describe('docs/backend.md', () => {
     };
     expect(table.match(/^\| `\w+`/gm)).toEqual(Object.keys(lines).map((forward) => `| \`${forward}\``));
     expect(got).toContain(bearer);
+    const [{ text: section = '' } = {}] = blocksOf(PAGE).filter(({ language }) => language === 'yaml');
+    const env = { ONCEGATE_PEPPER: 'a-pepper-of-some-length', BACKEND_KEY: 'of-the-gateway' };
+    const { auth } = parseConfig(`upstream: { url: "${url}" }\n${section}`, env);
+    expect(auth).toMatchObject({ forward: 'replace', replaceWith: 'Bearer of-the-gateway' });
     for (const [forward, line] of Object.entries(lines)) {
       const replaceWith = forward === 'replace' ? { replaceWith: 'Bearer of-the-gateway' } : {};
       const { port } = await open({ forward: forward as 'keep', ...replaceWith });
