@@ -8,6 +8,7 @@ import {
   codeOf,
   consoleOptions,
   loggedIn,
+  METRICS_TOKEN,
   SUPPORT_TOKEN,
   TestBrowser,
 } from '../../support/console.ts';
@@ -189,7 +190,8 @@ it('no answer has a secret of the configuration, of a merchant, or of another se
     sessions.push(String(login?.headers['set-cookie']).split(/[=;]/)[1] as string, browser.secret);
     answers.push(...browser.answers);
   }
-  const secrets = [ADMIN_TOKEN, SUPPORT_TOKEN, PEPPER, STORE_KEY, LOOKUP_TOKEN, 'sk_sandbox', ...sessions];
+  const tokens = [ADMIN_TOKEN, SUPPORT_TOKEN, METRICS_TOKEN, LOOKUP_TOKEN];
+  const secrets = [...tokens, PEPPER, STORE_KEY, 'sk_sandbox', ...sessions];
   const texts = answers.map(({ body, rawHeaders }) => `${rawHeaders.join('\n')}\n${body}`);
   const logged = stack.log.map((line) => JSON.stringify(line));
   for (const secret of secrets)
