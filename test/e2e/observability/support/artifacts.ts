@@ -16,6 +16,11 @@ export interface Rule {
   annotations?: Record<string, string>;
 }
 
+/** The names of the groups of rules, in the order of the file. */
+export const ruleGroups: string[] = readYaml('config/prometheus.rules.yaml').groups.map(
+  ({ name }: { name: string }) => name,
+);
+
 /** The rules as Prometheus reads them. */
 export const rules: Rule[] = readYaml('config/prometheus.rules.yaml').groups.flatMap(
   ({ rules: of }: { rules: Rule[] }) => of,
