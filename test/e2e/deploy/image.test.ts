@@ -6,7 +6,7 @@ import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import { createSandbox } from '../../../src/sandbox/sandbox.ts';
 import { isReplay, withdraw } from '../../support/client.ts';
-import { configFile, temporaryFolder } from '../../support/config.ts';
+import { configFile } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { ROOT, read } from '../../support/repository.ts';
 import { type Running, track, watch } from '../../support/spawn.ts';
@@ -21,7 +21,8 @@ const MINUTES = 60_000;
 /** The user of the image, as Node's image has it. */
 const USER = '1000:1000';
 
-const folder = temporaryFolder();
+/** It is more than a gigabyte, so it has a fixed place, where the next run removes what an interrupted one left. */
+const folder = join(ROOT, 'node_modules/.cache/image');
 const place = (...names: string[]) => join(folder, ...names);
 
 /** buildah leaves files in TMPDIR if it is killed. */
@@ -93,7 +94,8 @@ describe('the image', { timeout: 10 * MINUTES }, () => {
     for (const program of ['debootstrap', 'buildah'])
       if (spawnSync(program, ['--version'], { env }).error)
         throw new Error(`${program} builds the image: npm run test:all -- --install installs it`);
-    for (const path of [place('tmp'), etc, data]) mkdirSync(path);
+    await remove();
+    for (const path of [place('tmp'), etc, data]) mkdirSync(path, { recursive: true });
     await makeBase();
     container = await build('oncegate');
     root = await buildah('mount', container);
@@ -102,8 +104,8 @@ describe('the image', { timeout: 10 * MINUTES }, () => {
     await run('chown', USER, data);
   }, 15 * MINUTES);
 
-  // It is more than a gigabyte.
-  afterAll(() => rm(folder, { recursive: true, force: true }), 5 * MINUTES);
+  const remove = () => rm(folder, { recursive: true, force: true });
+  afterAll(remove, 5 * MINUTES);
 
   /** Starts a command in the container, as the image's user. */
   function start(command: readonly string[]): Running {
