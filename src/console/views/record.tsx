@@ -1,7 +1,7 @@
 import { useEffect, useState } from 'preact/hooks';
 import type { RecordView, ShownRecord, StoredResponse } from '../../doubts/records.ts';
 import { api, sessionState } from '../api.ts';
-import { Facts, ScrollBox } from '../parts.tsx';
+import { Facts } from '../parts.tsx';
 import { useShared } from '../store.ts';
 import { age, count, inDoubtMs, isInDoubt, moment, recordState, trouble } from '../words.ts';
 import { ResolveDialog } from './resolve.tsx';
@@ -153,27 +153,25 @@ function pairsOf<Value extends string | null>(headers: readonly Value[]): [strin
 function Headers({ headers }: { headers: readonly (string | null)[] }) {
   if (headers.length === 0) return null;
   return (
-    <ScrollBox label="Header fields">
-      <table>
-        <caption>Header fields of the response</caption>
-        <thead>
-          <tr>
-            <th scope="col">Name</th>
-            <th scope="col">Value</th>
+    <table class="cards">
+      <caption>Header fields of the response</caption>
+      <thead>
+        <tr>
+          <th scope="col">Name</th>
+          <th scope="col">Value</th>
+        </tr>
+      </thead>
+      <tbody>
+        {pairsOf(headers).map(([name, value], at) => (
+          <tr key={`${at} ${name}`}>
+            <th scope="row" class="mono">
+              {name}
+            </th>
+            <td class="mono">{value ?? <span class="muted">hidden</span>}</td>
           </tr>
-        </thead>
-        <tbody>
-          {pairsOf(headers).map(([name, value], at) => (
-            <tr key={`${at} ${name}`}>
-              <th scope="row" class="mono">
-                {name}
-              </th>
-              <td class="mono">{value ?? <span class="muted">hidden</span>}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </ScrollBox>
+        ))}
+      </tbody>
+    </table>
   );
 }
 

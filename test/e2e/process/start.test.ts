@@ -82,11 +82,13 @@ it('start prints three commands that work, and their results survive a kill', as
 
 it('start --config runs only the gateway of the configuration, as serve --config does', async () => {
   const file = configFile(testConfig(newFolder(), 'http://127.0.0.1:9'));
-  const child = begin(['start', '--config', file]);
-  const [line = ''] = await child.printed(/"msg":"listening"/);
-  expect((await send(`http://127.0.0.1:${JSON.parse(line).port}`)).status).toBe(401);
-  expect(child.output()).not.toMatch(/sandbox|#\/login/);
-  expect(await child.end('SIGTERM')).toEqual([0, null]);
+  for (const command of ['start', 'serve']) {
+    const child = begin([command, '--config', file]);
+    const [line = ''] = await child.printed(/"msg":"listening"/);
+    expect((await send(`http://127.0.0.1:${JSON.parse(line).port}`)).status).toBe(401);
+    expect(child.output()).not.toMatch(/sandbox|#\/login/);
+    expect(await child.end('SIGTERM')).toEqual([0, null]);
+  }
 });
 
 it('a gateway that cannot write its log continues to serve', async () => {
