@@ -43,7 +43,8 @@ export async function init(args: string[], terminal: Terminal): Promise<void> {
   const secrets = {
     ONCEGATE_ADMIN_TOKEN: newSecret(),
     ...(merchant !== undefined && { ONCEGATE_PEPPER: pepper }),
-    ...(forward === 'replace' && { BACKEND_AUTHORIZATION: '' }),
+    // Quoted, because the shell that reads the file would split a scheme from its token.
+    ...(forward === 'replace' && { BACKEND_AUTHORIZATION: "''" }),
   };
   const dataFolder = join(folder, 'data');
   const ofMerchants = merchant === undefined ? undefined : keyFile;

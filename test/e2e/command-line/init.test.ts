@@ -20,7 +20,7 @@ const secretsIn = (folder: string): Record<string, string> =>
     readFileSync(join(folder, 'secrets.env'), 'utf8')
       .trimEnd()
       .split('\n')
-      .map((line) => line.split(/=(.*)/s).slice(0, 2)),
+      .map((line) => line.replaceAll("'", '').split(/=(.*)/s).slice(0, 2)),
   );
 
 it('init writes a configuration and a first secret key, which pass check and serve a payout', async () => {

@@ -201,7 +201,7 @@ describe('in an empty project', () => {
     const printed = await inProject(`${pepper?.text}\n${issue?.text}\necho $ONCEGATE_PEPPER`);
     const [KEY = '', ONCEGATE_PEPPER = ''] = printed.split('\n');
     writeFileSync(join(project, 'payouts.mjs'), exampleOf(README, 'handler'));
-    expect(read(README)).toContain('`node payouts.mjs`');
+    expect(read(README)).toContain('`npx node payouts.mjs`');
     const PORT = String(await freePort());
     const program = [process.execPath, 'payouts.mjs'];
     const { printed: saying } = begin([], { program, cwd: project, env: { ...env, PORT, ONCEGATE_PEPPER } });
@@ -213,7 +213,7 @@ describe('in an empty project', () => {
     expect(command?.text).toBe('npx oncegate start');
     expect(await inProject(init?.text ?? '')).toMatch(/^og_live_/);
     expect(existsSync(join(project, 'gateway/gateway.yaml'))).toBe(true);
-    expect(commandsWithin(README)).toEqual(['node payouts.mjs', 'npx oncegate --help']);
+    expect(commandsWithin(README)).toEqual(['npx node payouts.mjs', 'npx oncegate --help']);
     expect(await inProject('npx oncegate --help')).toMatch(/^ {2}oncegate start /m);
   });
 });
