@@ -72,8 +72,8 @@ export function ResolveDialog({ record, onClose }: ResolveProps) {
         gateway cannot check what you say here.
       </p>
       <p>
-        Before you say that it was not executed, make sure that the gateway above is dead, and not only
-        paused: a paused one may still send the request.
+        Before you say that it was not executed, make sure that the gateway above is dead, or has left the key
+        in doubt itself, as the cause says. A gateway that is only paused may still send the request.
       </p>
       <ResolveForm isBusy={isBusy} send={send} cancel={close}>
         {refused && <Refusal answer={refused} mayBeWritten={mayBeWritten} />}
