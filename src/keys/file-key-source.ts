@@ -12,6 +12,8 @@ const MAX_BYTES = 64 * 1024 * 1024;
 
 /** Short enough that a removed key is refused within a second, unless the file is so large that it takes long to parse. */
 const POLL_MS = 100;
+/** A line of the log names at most so many merchants. */
+const MOST_NAMED = 20;
 
 export interface FileKeySourceOptions {
   path: string;
@@ -97,12 +99,23 @@ export class FileKeySource implements KeySource {
   }
 
   #accept(index: KeyIndex): void {
+    const earlier = this.#index;
     this.#index = index;
     this.#generation++;
     for (const listener of this.#listeners) listener();
     this.#options.emit?.('keys_reloaded', { keys: index.size });
+    const left = merchantsOf(index);
+    const gone = [...merchantsOf(earlier)].filter((code) => !left.has(code));
+    if (gone.length > 0)
+      this.#options.emit?.('merchants_removed', {
+        removed: gone.length,
+        merchants: gone.slice(0, MOST_NAMED),
+      });
   }
 }
+
+const merchantsOf = (index: KeyIndex): Set<string> =>
+  new Set([...index.entries()].map(({ merchantCode }) => merchantCode));
 
 async function readKeys({ path, pepper }: FileKeySourceOptions): Promise<Version<KeyIndex>> {
   const bytes = await readBounded(path, MAX_BYTES).catch((error: unknown) => {

@@ -214,6 +214,11 @@ export const EVENTS = {
     'keyReloads',
     { result: 'ok' },
   ),
+  merchants_removed: warn(
+    'merchants have no secret key any more',
+    'A changed key file lacks all keys of these merchants: they get 401 for every request, retries included. If that is not wanted, bring the lines back, or see OncegateKeyExpired.',
+    { removed: int('how many'), merchants: texts('their codes, at most 20') },
+  ),
   keys_refused: error(
     'the secret keys cannot be reloaded; the old ones stay in force',
     'See OncegateKeyFileRefused.',

@@ -50,6 +50,25 @@ describe('at start', () => {
   });
 });
 
+test('merchants whose last secret key is gone are named once', async () => {
+  const merchants = (...codes: string[]) => {
+    const each = codes.map(
+      (code) => `{ code: ${code}, keys: [{ id: k, dangerouslyPlainSecret: of-${code} }] }`,
+    );
+    return `merchants: [${each.join(', ')}]\n`;
+  };
+  const path = keyFile(merchants('M-1', 'M-2', 'M-3'));
+  const told: unknown[] = [];
+  const emit = emitTo({ merchants_removed: (fields) => told.push(fields) });
+  const source = await FileKeySource.open({ path, pollMs: 60_000, emit });
+  onTestFinished(() => source.close());
+  replaceFile(path, merchants('M-2'));
+  await source.reload();
+  replaceFile(path, merchants('M-2', 'M-4'));
+  await source.reload();
+  expect(told).toEqual([{ removed: 2, merchants: ['M-1', 'M-3'] }]);
+});
+
 describe('a changed file is loaded', () => {
   test('when another file with the same size and time is renamed to its path', async () => {
     const { path, source } = await openSource();
