@@ -149,7 +149,9 @@ describe('the commands of the documents', () => {
       await runHere(byDigits, { '1d9f077f52c7a86d': recordId.slice(0, 16) }),
       await runHere(byRequest, { 'bf67f6e5-52c7-4738-986d-95d433188dae': requestId }),
     ];
-    expect([first, second]).toEqual([first, first]);
+    // It is computed from the time that is left, so its last millisecond may differ.
+    const withoutExpiry = (shownText: string) => shownText.replace(/^expires at .*$/m, '');
+    expect(withoutExpiry(second)).toBe(withoutExpiry(first));
     expect(first).toContain(`\nrecordId    ${recordId}\n`);
     const names = { RECORD_ID: recordId, EXECUTION: execution, BASE64: btoa('{"from":"the port"}') };
     await runHere(resolved, names);
