@@ -1,6 +1,6 @@
 import type { IncomingMessage } from 'node:http';
-// biome-ignore lint/suspicious/noTsIgnore: where the types are found, there is no error to expect.
-/** @ts-ignore: without @types/express it is `any`. Those of the application are found, for Express 4 or 5. */
+// biome-ignore lint/suspicious/noTsIgnore: @ts-expect-error is itself an error wherever @types/express is installed, as it is here.
+/** @ts-ignore: an application may have no @types/express. Then `ExpressRequest` is `any`, and the package's types still compile. */
 import type { Request as ExpressRequest } from 'express';
 import { contextOf, type Merchant } from '../lib/context.ts';
 import type { Exchange } from '../lib/exchange.ts';

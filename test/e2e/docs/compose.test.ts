@@ -225,10 +225,10 @@ describe('compose.yaml', () => {
     for (const { webhook_configs: webhooks = [] } of config.receivers)
       for (const [i, { url_file: file }] of webhooks.entries())
         webhooks[i] = { url: readFileSync(file.replace('/run/alertmanager', folder), 'utf8') };
-    const [page, ticket, nobody] = config.receivers;
+    const [page, ticket, none] = config.receivers;
     expect(page.webhook_configs).toEqual([{ url: ENV.PAGE_URL }]);
     expect(ticket.webhook_configs).toEqual([{ url: ENV.TICKET_URL }]);
-    expect(nobody).toEqual({ name: 'nobody' });
+    expect(none).toEqual({ name: 'none' });
     const file = join(folder, 'alertmanager.yaml');
     writeFileSync(file, stringify(config));
     expect(amtool('check-config', file)).toContain('SUCCESS');
@@ -241,7 +241,7 @@ describe('compose.yaml', () => {
     expect(Object.fromEntries([...severities].map((severity) => [severity, receiverOf(severity)]))).toEqual({
       critical: 'page',
       warning: 'ticket',
-      info: 'nobody',
+      info: 'none',
     });
   });
 
