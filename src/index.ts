@@ -15,17 +15,17 @@ export {
   type GatewayOptions,
   type GatewayPorts,
 } from './middleware/create-gateway.ts';
-export type { Idempotency } from './middleware/execution.ts';
 export { type ForwardHandler, type ForwardOptions, forward } from './middleware/forward.ts';
-export { idempotency } from './middleware/idempotency.ts';
 export type {
   IdempotencyLimits,
   IdempotencyMiddleware,
   IdempotencyOptions,
   LookupOptions,
   LookupResult,
-} from './middleware/idempotency-options.ts';
-export { createMetrics, type Metrics, metricsMiddleware } from './middleware/metrics.ts';
+} from './middleware/handler-options.ts';
+export type { Idempotency } from './middleware/handler-request.ts';
+export { idempotency } from './middleware/idempotency.ts';
+export { createMetrics, type Metrics, metricsMiddleware } from './middleware/shared-metrics.ts';
 export {
   type EncryptionKey,
   type EncryptionOptions,

@@ -1,7 +1,7 @@
 import { problemCodes } from '../../src/lib/problem-table.ts';
 import { CATALOGUE } from '../../src/telemetry/catalogue.ts';
 import type { Definition, LabelValues } from '../../src/telemetry/definition.ts';
-import { OUTCOMES } from '../../src/telemetry/words.ts';
+import { OUTCOMES } from '../../src/telemetry/label-values.ts';
 import { NOTES } from './metric-notes.ts';
 
 /** The headings of the page, each with the first metric under it: one for each group of the catalogue. */

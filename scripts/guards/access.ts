@@ -41,7 +41,7 @@ export const accessGuards: readonly Guard[] = [
   ],
   [
     'anybody gets the gateway’s own credentials on a public path',
-    ['src/gateway/forward.ts', 'backendHeaders', "auth.forward === 'keep' ?", 'true ?'],
+    ['src/gateway/forwarder.ts', 'backendHeaders', "auth.forward === 'keep' ?", 'true ?'],
     ['e2e/http/public-paths', 'does not get the gateway’s credentials under forward: replace'],
   ],
   [

@@ -7,7 +7,7 @@ const REPLACE = 'src/store/redis/scripts/replace.lua';
 const CHANGES = 'src/store/sqlite/changes.ts';
 const ROWS = 'src/store/sqlite/records.ts';
 const WRITER = 'src/store/sqlite/writer.ts';
-const COPY = 'src/ledger/copy.ts';
+const COPY = 'src/ledger/store-copy.ts';
 
 const REDIS_CONTRACT = ['registers/registers', 'the register in redis > keeps the contract'] as const;
 const SQLITE_CONTRACT = ['registers/registers', 'the register in sqlite > keeps the contract'] as const;

@@ -1,13 +1,14 @@
 import express, { type ErrorRequestHandler, type Express, type Request, Router } from 'express';
 import type { Emit, Told } from '../telemetry/emit.ts';
 import type { MetricsFormat } from '../telemetry/metrics.ts';
+import type { AdminOptions } from './admin-options.ts';
 import { consoleRoutes } from './console/console.ts';
 import { checkHost, checkOrigin, isFromPage } from './console/origin.ts';
+import { linksPage } from './console/page.ts';
 import { requireSession } from './console/request-checks.ts';
-import { linksPage, securityHeaders } from './headers.ts';
-import type { AdminOptions } from './options.ts';
 import { allowOnly, refuse } from './problems.ts';
-import { recordsRoutes, refuseOff } from './records.ts';
+import { recordsRoutes, refuseOff } from './records-routes.ts';
+import { securityHeaders } from './security-headers.ts';
 import type { AdminSource, AdminTools } from './source.ts';
 import { requireToken } from './tokens.ts';
 import { Tries } from './tries.ts';

@@ -1,7 +1,7 @@
 import type { ServerResponse } from 'node:http';
 import type { RequestHandler } from 'express';
 import type { ConsoleProblem } from '../console/contract.ts';
-import type { RecordView } from '../doubts/records.ts';
+import type { RecordView } from '../doubts/record-view.ts';
 import { documentOf, type ProblemDocument, sendProblem } from '../lib/problem.ts';
 import { type AdminProblemCode, adminProblems } from '../lib/problem-table.ts';
 

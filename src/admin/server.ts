@@ -2,8 +2,8 @@ import { createServer, type RequestListener, type Server } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { sendProblemOnSocket } from '../lib/problem.ts';
 import type { AdminProblemCode } from '../lib/problem-table.ts';
-import { HEADERS } from './headers.ts';
 import { adminProblem } from './problems.ts';
+import { HEADERS } from './security-headers.ts';
 
 /** Time for a request's head, and for a whole request, to arrive. */
 const HEAD_MS = 15_000;

@@ -3,8 +3,8 @@ import type { Desk } from '../doubts/desk.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { MetricsFormat } from '../telemetry/metrics.ts';
+import type { AdminOptions } from './admin-options.ts';
 import type { Sessions } from './console/sessions.ts';
-import type { AdminOptions } from './options.ts';
 
 /** One condition of readiness. */
 export interface Check {

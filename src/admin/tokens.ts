@@ -2,7 +2,7 @@ import { hash, timingSafeEqual } from 'node:crypto';
 import type { RequestHandler, Response } from 'express';
 import type { Permission } from '../console/contract.ts';
 import type { AdminProblemCode } from '../lib/problem-table.ts';
-import type { AdminOptions } from './options.ts';
+import type { AdminOptions } from './admin-options.ts';
 import { refuse } from './problems.ts';
 import type { Tries } from './tries.ts';
 

@@ -4,8 +4,8 @@ import { afterReading, type Clock } from '../lib/clock.ts';
 import type { Exchange } from '../lib/exchange.ts';
 import { hasField, valuesOf } from '../requests/fields.ts';
 import { endToEndHeaders } from './headers.ts';
-import type { UpstreamOptions } from './options.ts';
 import { OversizeBody, OversizeStreams, StreamCut } from './oversize.ts';
+import type { UpstreamOptions } from './upstream-options.ts';
 
 /** One request to the backend, with its whole body in memory. */
 export interface UpstreamRequest {

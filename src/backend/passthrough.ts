@@ -14,8 +14,8 @@ import {
   sendProblemOrCut,
 } from '../lib/problem.ts';
 import type { RawHeaders } from './headers.ts';
-import type { UpstreamOptions } from './options.ts';
 import { answer, incomplete, refuseAnswer, setRequestId } from './passthrough-answer.ts';
+import type { UpstreamOptions } from './upstream-options.ts';
 
 export interface PassthroughOptions {
   upstream: UpstreamOptions;

@@ -1,6 +1,6 @@
 import { type Clock, within } from '../lib/clock.ts';
 import type { Slot } from '../lib/exchange.ts';
-import type { UpstreamOptions } from './options.ts';
+import type { UpstreamOptions } from './upstream-options.ts';
 
 /** A position in the queue for a slot. */
 export interface QueueTicket {

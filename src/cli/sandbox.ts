@@ -1,5 +1,5 @@
+import { createSandbox } from '../sandbox/create-sandbox.ts';
 import { SANDBOX_MERCHANTS } from '../sandbox/merchants.ts';
-import { createSandbox } from '../sandbox/sandbox.ts';
 import { Exit, FLAG, namingPort, portOf, readArguments, TEXT, type Terminal } from './arguments.ts';
 
 const USAGE = `oncegate sandbox [options]

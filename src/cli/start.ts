@@ -6,7 +6,7 @@ import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
 import { makeFolder } from '../lib/files.ts';
 import { programFile } from '../lib/program.ts';
-import { createSandbox, type Sandbox } from '../sandbox/sandbox.ts';
+import { createSandbox, type Sandbox } from '../sandbox/create-sandbox.ts';
 import { Exit, namingPort, portOf, readArguments, TEXT, type Terminal } from './arguments.ts';
 import { type RunningGateway, serveFile, shutDownOnSignal, startGateway } from './serve.ts';
 

@@ -6,7 +6,7 @@ import { acceptStore } from '../ledger/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
 import { StoreUnavailable } from '../store/types.ts';
 import { commandOf, Exit, noteOfOptions, readArguments, required, TEXT, type Terminal } from './arguments.ts';
-import { refuseMissingStore } from './records/desk.ts';
+import { refuseMissingStore } from './records/open-desk.ts';
 
 const USAGE = `oncegate store accept --config FILE --reason TEXT [--by NAME]
 oncegate store repair-index --config FILE

@@ -1,5 +1,5 @@
 import { isDeepStrictEqual } from 'node:util';
-import { identificationOf, type MatchOptions } from '../requests/options.ts';
+import { identificationOf, type MatchOptions } from '../requests/match-options.ts';
 import { pathText } from './explain.ts';
 import { type Config, contradictions } from './schema.ts';
 

@@ -1,14 +1,19 @@
 import { isIP } from 'node:net';
 import * as z from 'zod';
-import { adminOptions, digitsToNumber } from '../admin/options.ts';
-import { headerOptions, upstreamOptions } from '../backend/options.ts';
-import { idempotencyOptions, operationIdempotencyOptions } from '../idempotency/options.ts';
-import { authOptions } from '../keys/options.ts';
-import { type MatchOptions, matchesPath, matchOptions, publicPathOptions } from '../requests/options.ts';
+import { adminOptions, digitsToNumber } from '../admin/admin-options.ts';
+import { headerOptions, upstreamOptions } from '../backend/upstream-options.ts';
+import { idempotencyOptions, operationIdempotencyOptions } from '../idempotency/idempotency-options.ts';
+import { authOptions } from '../keys/auth-options.ts';
+import {
+  type MatchOptions,
+  matchesPath,
+  matchOptions,
+  publicPathOptions,
+} from '../requests/match-options.ts';
 import { operationsOpenedBy } from '../requests/public-paths.ts';
 import { isSafe } from '../requests/target.ts';
-import { lockOptions, storeOptions } from '../store/options.ts';
-import { logOptions, metricsOptions, tracingOptions } from '../telemetry/options.ts';
+import { lockOptions, storeOptions } from '../store/store-options.ts';
+import { logOptions, metricsOptions, tracingOptions } from '../telemetry/telemetry-options.ts';
 import { perMerchantOptions } from './per-merchant.ts';
 
 /** `listen.tls`: the port speaks HTTPS. Paths of PEM files, which are read again when they change. */

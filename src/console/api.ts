@@ -4,7 +4,7 @@ import type {
   ShownRecord,
   SortedPage,
   StoredResponse,
-} from '../doubts/records.ts';
+} from '../doubts/record-view.ts';
 import type {
   BackgroundHeader,
   ConsoleProblem,

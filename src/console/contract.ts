@@ -33,7 +33,7 @@
  *
  * ## The API
  *
- * The page gets the same records as programs do, with the views of `src/doubts/records.ts`. A session takes the place of the bearer token.
+ * The page gets the same records as programs do, with the views of `src/doubts/record-view.ts`. A session takes the place of the bearer token.
  *
  * | request | request's body | answer | permission |
  * |---|---|---|---|
@@ -65,7 +65,7 @@
  * {@link Session.nowAt} or the `Date` of an answer, not with the browser's clock.
  */
 
-import type { RecordView, ResolveRequest } from '../doubts/records.ts';
+import type { RecordView, ResolveRequest } from '../doubts/record-view.ts';
 import type { AdminProblemCode } from '../lib/problem-table.ts';
 
 /** The request header with the session's secret. */

@@ -1,4 +1,4 @@
-import type { RecordView } from '../doubts/records.ts';
+import type { RecordView } from '../doubts/record-view.ts';
 import { type Answer, gatewayNowMs } from './api.ts';
 import type { Doubts, Lately, Overview } from './contract.ts';
 

@@ -29,7 +29,7 @@ import type {
   SortedPage,
   SortedRequest,
   StoredResponse,
-} from './records.ts';
+} from './record-view.ts';
 import { checkResolution, resolutionOf } from './resolution.ts';
 import { SortedDoubts } from './sorted.ts';
 

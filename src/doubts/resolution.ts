@@ -1,5 +1,5 @@
 import type { Resolution, ResolutionNote } from '../store/types.ts';
-import type { ResolveRequest } from './records.ts';
+import type { ResolveRequest } from './record-view.ts';
 
 const MAX_BY = 100;
 const MAX_REASON = 500;

@@ -1,5 +1,5 @@
 import type { Clock } from '../lib/clock.ts';
-import type { RecordsPage, RecordView, SortedPage, SortedRequest } from './records.ts';
+import type { RecordsPage, RecordView, SortedPage, SortedRequest } from './record-view.ts';
 
 /** How many records are read at once. Their views are made in one go, and requests wait meanwhile. */
 const READ_AT_ONCE = 250;

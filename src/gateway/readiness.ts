@@ -1,12 +1,12 @@
 import type { Check } from '../admin/source.ts';
 import { reachable } from '../backend/lookup.ts';
 import type { Config } from '../config/schema.ts';
-import { policyWarnings } from '../idempotency/options.ts';
+import { policyWarnings } from '../idempotency/idempotency-options.ts';
 import { type KeySource, keyWarnings } from '../keys/key-source.ts';
 import type { Store } from '../ledger/ledger.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { StoreHealth } from '../store/types.ts';
-import type { WarnedAbout } from '../telemetry/words.ts';
+import type { WarnedAbout } from '../telemetry/label-values.ts';
 import type { Certificates } from './certificates.ts';
 import type { Parts } from './open.ts';
 

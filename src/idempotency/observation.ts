@@ -5,7 +5,7 @@ import type { Exchange } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
 import type { Execution, StartAnswer, Written } from '../store/types.ts';
 import type { Emit } from '../telemetry/emit.ts';
-import type { Would } from '../telemetry/words.ts';
+import type { Would } from '../telemetry/label-values.ts';
 import type { Call } from './call.ts';
 import { newExecution } from './execution.ts';
 import { Renewals } from './fence-and-lease.ts';

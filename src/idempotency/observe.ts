@@ -2,7 +2,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { contextOf, type Middleware } from '../lib/context.ts';
 import type { Taken } from '../requests/body.ts';
 import type { Emit } from '../telemetry/emit.ts';
-import type { Would } from '../telemetry/words.ts';
+import type { Would } from '../telemetry/label-values.ts';
 import { readKey } from './key.ts';
 import type { Observation } from './observation.ts';
 import { KeyedRequest } from './protect.ts';

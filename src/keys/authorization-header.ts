@@ -1,5 +1,5 @@
 import { valuesOf } from '../requests/fields.ts';
-import type { AuthOptions } from './options.ts';
+import type { AuthOptions } from './auth-options.ts';
 
 /** The credentials in a request's headers. `reason` goes to the merchant and quotes nothing that they sent. */
 export type Bearer = { kind: 'secret'; secret: string } | { kind: 'refused'; reason: string };

@@ -1,6 +1,6 @@
 import type { Clock } from '../lib/clock.ts';
+import type { UpstreamKeyOptions } from './auth-options.ts';
 import type { KeyAnswer, KeyEntry } from './key-source.ts';
-import type { UpstreamKeyOptions } from './options.ts';
 
 export interface KeyCacheOptions extends Pick<UpstreamKeyOptions, 'acceptedMs' | 'staleMs' | 'maxKeys'> {
   /** How long after a failed probe the backend counts as unable to check the key. Milliseconds. */

@@ -1,6 +1,6 @@
 import type { Clock } from '../lib/clock.ts';
 import type { ProbeAnswer } from '../lib/exchange.ts';
-import type { UpstreamKeyOptions } from './options.ts';
+import type { UpstreamKeyOptions } from './auth-options.ts';
 
 export interface ProbeQueueOptions extends Pick<UpstreamKeyOptions, 'maxProbes' | 'maxPerSecond'> {
   /** How long a probe may wait for its turn. Milliseconds. */

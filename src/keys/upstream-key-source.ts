@@ -3,9 +3,9 @@ import { isIPv6 } from 'node:net';
 import type { Clock } from '../lib/clock.ts';
 import type { ProbeAnswer } from '../lib/exchange.ts';
 import type { Emit } from '../telemetry/emit.ts';
+import type { UpstreamKeyOptions } from './auth-options.ts';
 import { KeyCache, type KnownKey } from './key-cache.ts';
 import type { KeyAnswer, KeyEntry, KeySource, KeySourceHealth } from './key-source.ts';
-import type { UpstreamKeyOptions } from './options.ts';
 import { type Probed, ProbeQueue } from './probe-queue.ts';
 
 export interface UpstreamKeySourceOptions extends UpstreamKeyOptions {

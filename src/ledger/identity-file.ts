@@ -2,7 +2,7 @@ import { chmod, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { dirname, join, parse } from 'node:path';
 import * as z from 'zod';
 import { systemRandom } from '../lib/random.ts';
-import type { StoreOptions } from '../store/options.ts';
+import type { StoreOptions } from '../store/store-options.ts';
 
 /** Where the mark of a configuration's store is kept. Each configuration has its own, because two may use different stores. */
 export function identityFileOf(configFile: string, { store }: { store: StoreOptions }): string {

@@ -2,10 +2,10 @@ import { hostname } from 'node:os';
 import type * as z from 'zod';
 import { type CertificatePaths, ClientTls, WatchedCertificate } from '../lib/certificate.ts';
 import { type Clock, systemClock } from '../lib/clock.ts';
-import type { lockOptions, RedisSection, StoreOptions } from '../store/options.ts';
 import type { RedisClient } from '../store/redis/client.ts';
 import type { CopyRegister, Register } from '../store/register.ts';
 import { ResponseCipher } from '../store/response-cipher.ts';
+import type { lockOptions, RedisSection, StoreOptions } from '../store/store-options.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import { Ledger } from './ledger.ts';
 

@@ -2,7 +2,7 @@ import { constants } from 'node:fs';
 import { access } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { type Clock, pause } from '../lib/clock.ts';
-import type { StoreOptions } from '../store/options.ts';
+import type { StoreOptions } from '../store/store-options.ts';
 import {
   type Mode,
   type ResolutionNote,

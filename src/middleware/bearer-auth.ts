@@ -1,10 +1,10 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import * as z from 'zod';
 import { parsed } from '../config/explain.ts';
+import { authOptions } from '../keys/auth-options.ts';
 import { Authenticator } from '../keys/authenticate.ts';
 import { refusalOfScopes } from '../keys/authorise.ts';
 import { FileKeySource } from '../keys/file-key-source.ts';
-import { authOptions } from '../keys/options.ts';
 import { systemClock } from '../lib/clock.ts';
 import { findContext, type Merchant } from '../lib/context.ts';
 import { problemDocument, sendProblem } from '../lib/problem.ts';

@@ -2,12 +2,12 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import * as z from 'zod';
 import { Executor } from '../backend/executor.ts';
 import { forwardedHeaders } from '../backend/headers.ts';
-import { upstreamOptions } from '../backend/options.ts';
 import { Slots } from '../backend/slots.ts';
+import { upstreamOptions } from '../backend/upstream-options.ts';
 import { parsed } from '../config/explain.ts';
 import { limitOptions } from '../config/schema.ts';
 import { answerOfExchange, overloaded, sendStream } from '../idempotency/answer.ts';
-import { idempotencyOptions } from '../idempotency/options.ts';
+import { idempotencyOptions } from '../idempotency/idempotency-options.ts';
 import { disconnectSignalOf, targetOf } from '../idempotency/protect.ts';
 import { forwardAuthorization } from '../keys/authorization-header.ts';
 import { systemClock } from '../lib/clock.ts';
@@ -24,8 +24,8 @@ import {
 import { findClientInExpress } from '../requests/client-address.ts';
 import { HOPS } from '../requests/fields.ts';
 import { newRequestId } from '../telemetry/access.ts';
-import { bodyOf, type ParsedRequest } from './body.ts';
-import { executionOf, type HandlerRequest } from './execution.ts';
+import { executionOf, type HandlerRequest } from './handler-request.ts';
+import { bodyOf, type ParsedRequest } from './parsed-body.ts';
 import { writeResponse } from './respond.ts';
 
 /** Options of {@link forward}. Times are in milliseconds. */

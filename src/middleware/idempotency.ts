@@ -5,7 +5,7 @@ import { Lookups } from '../doubts/lookups.ts';
 import { admit, Lifecycle } from '../gateway/admission.ts';
 import type { Answer } from '../idempotency/answer.ts';
 import { Engine } from '../idempotency/engine.ts';
-import { idempotencyOptions } from '../idempotency/options.ts';
+import { idempotencyOptions } from '../idempotency/idempotency-options.ts';
 import { protect } from '../idempotency/protect.ts';
 import { systemClock, within } from '../lib/clock.ts';
 import { contextOf, exemplarIdOf, markDone } from '../lib/context.ts';
@@ -19,8 +19,6 @@ import { Access } from '../telemetry/access.ts';
 import { type Emit, Events } from '../telemetry/emit.ts';
 import { createLogger } from '../telemetry/logger.ts';
 import type { Metrics } from '../telemetry/metrics.ts';
-import { bodyOf, type ParsedRequest } from './body.ts';
-import { executions, type HandlerRequest, handlerView, type Idempotency } from './execution.ts';
 import {
   checkLifetimes,
   handlerLookups,
@@ -28,10 +26,12 @@ import {
   type IdempotencyOptions,
   type Policy,
   parsePolicy,
-} from './idempotency-options.ts';
-import { openedMetrics, shareStoreMetrics } from './metrics.ts';
+} from './handler-options.ts';
+import { executions, type HandlerRequest, handlerView, type Idempotency } from './handler-request.ts';
+import { bodyOf, type ParsedRequest } from './parsed-body.ts';
 import { Recording } from './recording.ts';
 import { setHead, writeResponse } from './respond.ts';
+import { openedMetrics, shareStoreMetrics } from './shared-metrics.ts';
 import { OpenedStore } from './stores.ts';
 
 type Request = ParsedRequest & {

@@ -1,13 +1,13 @@
 import type * as z from 'zod';
 import { parsed } from '../config/explain.ts';
-import { idempotencyOptions } from '../idempotency/options.ts';
+import { idempotencyOptions } from '../idempotency/idempotency-options.ts';
 import type { Store } from '../ledger/ledger.ts';
 import { measured } from '../ledger/measured.ts';
 import { openLedger } from '../ledger/open-store.ts';
 import { Outages } from '../ledger/outages.ts';
 import { StoreWatch, storeIdOf } from '../ledger/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
-import { lockOptions, storeOptions } from '../store/options.ts';
+import { lockOptions, storeOptions } from '../store/store-options.ts';
 import type { Lifetimes } from '../store/types.ts';
 import { type Emit, Events } from '../telemetry/emit.ts';
 import { createLogger } from '../telemetry/logger.ts';

@@ -1,7 +1,7 @@
 import { match as compile } from 'path-to-regexp';
 import type { Identity, Operation } from '../lib/context.ts';
+import { literalOf, type MatchOptions, matcherOf } from './match-options.ts';
 import type { Where } from './members.ts';
-import { literalOf, type MatchOptions, matcherOf } from './options.ts';
 import { lookalikesOf, tidyReadings } from './target.ts';
 
 /** An operation with the requests that it matches. */

@@ -1,6 +1,6 @@
 import type { DeclaredOperation } from './declared-paths.ts';
+import { identificationOf } from './match-options.ts';
 import { Operations, type OperationsOptions } from './operations.ts';
-import { identificationOf } from './options.ts';
 
 /** The operations of each configuration that was in force in this process. */
 export class OperationsHistory {

@@ -2,9 +2,9 @@ import type { IncomingMessage } from 'node:http';
 import { parse, type Token } from 'path-to-regexp';
 import { hasBody, type Identity } from '../lib/context.ts';
 import { type Candidate, type DeclaredOperation, DeclaredPaths } from './declared-paths.ts';
+import type { PublicPathOptions } from './match-options.ts';
 import { overridesMethod } from './members.ts';
 import type { Operations } from './operations.ts';
-import type { PublicPathOptions } from './options.ts';
 import { pathOf, queryOf } from './target.ts';
 
 /** A key has no merchant here, so it has no effect. */

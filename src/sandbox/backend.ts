@@ -2,7 +2,6 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import { echoRoute, sendStream } from './echo.ts';
 import { FAULT_HEADER, type Faults, NO_FAULTS, parseFaults } from './faults.ts';
 import { DELIVERIES_PATH, INSPECTION_PREFIX, inspect, LOOKUP_PATH, lookUp, markerOf } from './inspection.ts';
-import type { Ledger } from './ledger.ts';
 import { actionRoute, balanceRoute, chargeRoute } from './payments.ts';
 import {
   type Connection,
@@ -17,6 +16,7 @@ import {
   withFaultyContent,
 } from './reply.ts';
 import { keyOf, pathOf, queryOf, type RequestLog } from './request.ts';
+import type { Ledger } from './sandbox-ledger.ts';
 
 export interface Backend {
   readonly ledger: Ledger;

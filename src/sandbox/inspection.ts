@@ -1,8 +1,8 @@
 import type { IncomingMessage } from 'node:http';
 import { describeFaults } from './faults.ts';
-import type { Ledger } from './ledger.ts';
 import { errorReply, jsonReply, type Reply } from './reply.ts';
 import { numberFrom, pathOf, queryOf, type RequestLog } from './request.ts';
+import type { Ledger } from './sandbox-ledger.ts';
 
 export const INSPECTION_PREFIX = '/_sandbox/';
 

@@ -1,9 +1,9 @@
 import { randomUUID } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
-import type { Ledger, TransactionKind } from './ledger.ts';
 import { merchantOf, type SandboxMerchant } from './merchants.ts';
 import { type Execute, errorReply, jsonReply, type Reply } from './reply.ts';
 import { keyOf, MAX_BODY_BYTES, readBody } from './request.ts';
+import type { Ledger, TransactionKind } from './sandbox-ledger.ts';
 
 /** The members of a request body. */
 type Fields = Readonly<Record<string, unknown>>;

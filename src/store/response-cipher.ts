@@ -2,7 +2,7 @@ import { createCipheriv, createDecipheriv, createSecretKey, type KeyObject } fro
 import type { RecordId } from '../lib/brands.ts';
 import type { BackendResponse, Completion } from '../lib/exchange.ts';
 import { systemRandom } from '../lib/random.ts';
-import type { Encryption } from './options.ts';
+import type { Encryption } from './store-options.ts';
 import {
   type IdempotencyRecord,
   type RecordHead,

@@ -1,6 +1,6 @@
 import { RESPONSE_CLASSES } from '../lib/exchange.ts';
 import { counter, gauge, histogram } from './definition.ts';
-import { OUTCOMES, STORE_COMMANDS, WARNED_ABOUT, WOULD } from './words.ts';
+import { OUTCOMES, STORE_COMMANDS, WARNED_ABOUT, WOULD } from './label-values.ts';
 
 /** Seconds. From the quickest replay to a backend that takes a minute. Those around the time limits are added: {@link boundsAround}. */
 const SECONDS = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];

@@ -1,6 +1,6 @@
 import { CATALOGUE } from './catalogue.ts';
+import { OUTCOMES, WOULD } from './label-values.ts';
 import { at, digest, field, int, ms, oneOf, optional, text, texts } from './log-event.ts';
-import { OUTCOMES, WOULD } from './words.ts';
 
 // Fields that several events have. None has an idempotency key, a secret, a header or a body.
 const merchant = text('the merchant code');

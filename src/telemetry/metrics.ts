@@ -8,8 +8,8 @@ import {
 import { thisBuild } from '../lib/program.ts';
 import { CATALOGUE } from './catalogue.ts';
 import type { ConfiguredSet, Definition, LabelValues } from './definition.ts';
+import { OUTCOMES } from './label-values.ts';
 import { boundsAround, Counter, Histogram } from './series.ts';
-import { OUTCOMES } from './words.ts';
 
 /** How metrics are written. Only OpenMetrics has exemplars. */
 export type MetricsFormat = 'text' | 'openmetrics';

@@ -7,8 +7,8 @@ import type { ReadableSpan, SpanExporter } from '@opentelemetry/sdk-trace';
 import { type Clock, within } from '../lib/clock.ts';
 import { thisBuild } from '../lib/program.ts';
 import type { Emit } from './emit.ts';
-import type { TracingOptions } from './options.ts';
 import type { Recorder } from './spans.ts';
+import type { TracingOptions } from './telemetry-options.ts';
 
 /** How many spans one request to the collector has at most. Larger requests would block the event loop for longer. */
 const BATCH = 128;

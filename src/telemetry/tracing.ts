@@ -1,8 +1,8 @@
 import type { IncomingMessage } from 'node:http';
 import type { RequestContext } from '../lib/context.ts';
 import type { OwnRequest } from '../lib/trace.ts';
-import type { TracingOptions } from './options.ts';
 import { beginOwnRequest, type Recorder, RequestSpans } from './spans.ts';
+import type { TracingOptions } from './telemetry-options.ts';
 import {
   formatTraceparent,
   isStateShort,

@@ -1,11 +1,11 @@
 /** A copy between real stores. What it does when it is killed, paused or undone is in test/unit/copy.test.ts. */
 import { randomUUID } from 'node:crypto';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { Copy, type CopyOptions, type CopyReport } from '../../src/ledger/copy.ts';
 import type { Store } from '../../src/ledger/ledger.ts';
+import { Copy, type CopyOptions, type CopyReport } from '../../src/ledger/store-copy.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import type { Encryption } from '../../src/store/options.ts';
 import type { CopyMark, CopyRegister, CopyState, Scanned } from '../../src/store/register.ts';
+import type { Encryption } from '../../src/store/store-options.ts';
 import { type AuditRecord, type Execution, StoreClosed } from '../../src/store/types.ts';
 import { newRecord } from '../registers/records.ts';
 import { openCopyRegister, type StorePlace } from '../support/open-store.ts';

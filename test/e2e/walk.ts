@@ -17,7 +17,7 @@ import { configSchema } from '../../src/config/schema.ts';
 import { Gateway } from '../../src/gateway/gateway.ts';
 import { listen } from '../../src/gateway/http-server.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import { createSandbox } from '../../src/sandbox/sandbox.ts';
+import { createSandbox } from '../../src/sandbox/create-sandbox.ts';
 import { BEARER, send, withdraw } from '../support/client.ts';
 import { launchRedis } from '../support/redis-process.ts';
 

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import http from 'node:http';
 import { fileURLToPath } from 'node:url';
 import { afterAll, afterEach, beforeAll, describe, expect, it, vi } from 'vitest';
-import type { Sandbox } from '../../src/sandbox/sandbox.ts';
+import type { Sandbox } from '../../src/sandbox/create-sandbox.ts';
 import { backendForFile } from '../support/backend.ts';
 import { BEARER, send, withdraw } from '../support/client.ts';
 import { newFolder } from '../support/command.ts';

@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it, onTestFinished } from 'vitest';
-import { DoubtGauges } from '../../src/doubts/gauges.ts';
+import { DoubtGauges } from '../../src/doubts/doubt-gauges.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import { shareStoreMetrics } from '../../src/middleware/metrics.ts';
+import { shareStoreMetrics } from '../../src/middleware/shared-metrics.ts';
 import type { OpenedStore } from '../../src/middleware/stores.ts';
 import type { DoubtCount } from '../../src/store/types.ts';
 import { Metrics } from '../../src/telemetry/metrics.ts';

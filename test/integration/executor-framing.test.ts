@@ -5,7 +5,7 @@ import { Duplex } from 'node:stream';
 import { createSecureContext, TLSSocket } from 'node:tls';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { Executor } from '../../src/backend/executor.ts';
-import { upstreamOptions } from '../../src/backend/options.ts';
+import { upstreamOptions } from '../../src/backend/upstream-options.ts';
 import type { ClientTls } from '../../src/lib/certificate.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { type OpenBackend, openBackend } from '../support/backend.ts';

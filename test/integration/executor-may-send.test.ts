@@ -1,7 +1,7 @@
 import type { ServerResponse } from 'node:http';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { Executor } from '../../src/backend/executor.ts';
-import { upstreamOptions } from '../../src/backend/options.ts';
+import { upstreamOptions } from '../../src/backend/upstream-options.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { httpBackend } from '../support/backend.ts';
 import { until } from '../support/until.ts';

@@ -4,7 +4,7 @@ import type { Readable } from 'node:stream';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { Executor } from '../../src/backend/executor.ts';
-import { upstreamOptions } from '../../src/backend/options.ts';
+import { upstreamOptions } from '../../src/backend/upstream-options.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { httpBackend } from '../support/backend.ts';
 import { until } from '../support/until.ts';

@@ -2,7 +2,7 @@ import type { IncomingMessage, RequestListener } from 'node:http';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { Executor } from '../../src/backend/executor.ts';
 import { type LookupRequest, lookUp } from '../../src/backend/lookup.ts';
-import { upstreamOptions } from '../../src/backend/options.ts';
+import { upstreamOptions } from '../../src/backend/upstream-options.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { httpBackend, NOT_LISTENING } from '../support/backend.ts';
 

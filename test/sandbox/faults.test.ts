@@ -1,7 +1,7 @@
 import { gunzipSync } from 'node:zlib';
 import { describe, expect, it } from 'vitest';
+import type { Sandbox } from '../../src/sandbox/create-sandbox.ts';
 import { FAULTS, type FaultName } from '../../src/sandbox/faults.ts';
-import type { Sandbox } from '../../src/sandbox/sandbox.ts';
 import { until } from '../support/until.ts';
 import { ALPHA, type Answer, ask, openSandbox, post, rawWithdraw, WITHDRAW } from './support.ts';
 

@@ -1,6 +1,6 @@
 import { DatabaseSync } from 'node:sqlite';
 import { describe, expect, it } from 'vitest';
-import { createSandbox } from '../../src/sandbox/sandbox.ts';
+import { createSandbox } from '../../src/sandbox/create-sandbox.ts';
 import { ALPHA, ask, BRAVO, ledgerFile, openSandbox, post, WITHDRAW } from './support.ts';
 
 describe('the ledger', () => {

@@ -1,7 +1,7 @@
 import { join } from 'node:path';
 import { expect } from 'vitest';
-import type { Transaction } from '../../src/sandbox/ledger.ts';
-import type { Sandbox } from '../../src/sandbox/sandbox.ts';
+import type { Sandbox } from '../../src/sandbox/create-sandbox.ts';
+import type { Transaction } from '../../src/sandbox/sandbox-ledger.ts';
 import { send, type TestAnswer, type TestRequest } from '../support/client.ts';
 import { newFolder } from '../support/command.ts';
 import { type Begun, begin } from '../support/tour.ts';

@@ -1,4 +1,4 @@
-import { Copy, CopyRefused } from '../../src/ledger/copy.ts';
+import { Copy, CopyRefused } from '../../src/ledger/store-copy.ts';
 import { diceOf } from './dice.ts';
 import { Machine, Process } from './machine.ts';
 import type { CopyPlan } from './plan.ts';

@@ -1,4 +1,4 @@
-import type { RecordView } from '../../src/doubts/records.ts';
+import type { RecordView } from '../../src/doubts/record-view.ts';
 import type { RecordId } from '../../src/lib/brands.ts';
 import { responseOf } from './backend.ts';
 import type { Gateway } from './gateway.ts';

@@ -1,5 +1,5 @@
 import type { Desk } from '../../src/doubts/desk.ts';
-import type { ShownRecord } from '../../src/doubts/records.ts';
+import type { ShownRecord } from '../../src/doubts/record-view.ts';
 import type { RecordId } from '../../src/lib/brands.ts';
 import { run } from './command.ts';
 

@@ -2,7 +2,6 @@ import { join } from 'node:path';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
-import type { Encryption } from '../../src/store/options.ts';
 import type { RedisOptions } from '../../src/store/redis/client.ts';
 import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
 import { RedisRegister } from '../../src/store/redis/register.ts';
@@ -11,6 +10,7 @@ import { ResponseCipher } from '../../src/store/response-cipher.ts';
 import { SqliteCopyRegister } from '../../src/store/sqlite/copy-register.ts';
 import { SqliteRegister } from '../../src/store/sqlite/sqlite-register.ts';
 import type { SqliteRegisterOptions } from '../../src/store/sqlite/writer.ts';
+import type { Encryption } from '../../src/store/store-options.ts';
 import type { Lifetimes } from '../../src/store/types.ts';
 
 export interface SqlitePlace {

@@ -2,8 +2,8 @@ import { expect } from 'vitest';
 import type * as z from 'zod';
 import type { Identity, OperationIdempotency } from '../../src/lib/context.ts';
 import type { DeclaredOperation } from '../../src/requests/declared-paths.ts';
+import { matchOptions } from '../../src/requests/match-options.ts';
 import { Operations, type OperationsOptions } from '../../src/requests/operations.ts';
-import { matchOptions } from '../../src/requests/options.ts';
 import { incoming } from './incoming.ts';
 
 export { FORM } from './members.ts';

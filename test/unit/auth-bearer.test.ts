@@ -1,9 +1,9 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { authOptions } from '../../src/keys/auth-options.ts';
 import { Authenticator } from '../../src/keys/authenticate.ts';
 import { forwardAuthorization, readBearer } from '../../src/keys/authorization-header.ts';
 import { KeyIndex } from '../../src/keys/key-index.ts';
-import { authOptions } from '../../src/keys/options.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 
 const read = (...values: string[]) => readBearer(values.flatMap((value) => ['Authorization', value]));

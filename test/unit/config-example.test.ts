@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { parse } from 'yaml';
 import { parseConfig } from '../../src/config/load.ts';
 import { configSchema } from '../../src/config/schema.ts';
-import { operationIdempotencyOptions } from '../../src/idempotency/options.ts';
+import { operationIdempotencyOptions } from '../../src/idempotency/idempotency-options.ts';
 import { optionPaths, pathsIn } from '../support/option-paths.ts';
 
 const FILE = fileURLToPath(new URL('../../config/gateway.example.yaml', import.meta.url));

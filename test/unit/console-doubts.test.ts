@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import type { RecordView, SortedRequest } from '../../src/doubts/records.ts';
+import type { RecordView, SortedRequest } from '../../src/doubts/record-view.ts';
 import { SortedDoubts } from '../../src/doubts/sorted.ts';
 import { pause, systemClock } from '../../src/lib/clock.ts';
 

@@ -4,8 +4,8 @@ import type { Lately } from '../../src/console/contract.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { problem } from '../../src/lib/problem.ts';
 import { problemCodes } from '../../src/lib/problem-table.ts';
+import { OUTCOMES } from '../../src/telemetry/label-values.ts';
 import { Metrics } from '../../src/telemetry/metrics.ts';
-import { OUTCOMES } from '../../src/telemetry/words.ts';
 
 afterEach(() => {
   vi.useRealTimers();

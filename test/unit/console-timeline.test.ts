@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { entriesOf } from '../../src/console/views/timeline.ts';
-import type { AuditView, RecordView } from '../../src/doubts/records.ts';
+import type { AuditView, RecordView } from '../../src/doubts/record-view.ts';
 
 const time = (second: number) => `2026-11-26T10:00:0${second}.000Z`;
 

@@ -1,7 +1,7 @@
 /** A copy between two registers in memory: killed at each step, begun again, undone, and refused. */
 import { describe, expect, it } from 'vitest';
-import { Copy, type CopyOptions, CopyRefused } from '../../src/ledger/copy.ts';
 import { Ledger } from '../../src/ledger/ledger.ts';
+import { Copy, type CopyOptions, CopyRefused } from '../../src/ledger/store-copy.ts';
 import type { RecordId } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { systemRandom } from '../../src/lib/random.ts';

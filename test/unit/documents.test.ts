@@ -6,8 +6,8 @@ import { alertPages } from '../../scripts/generate.ts';
 import { parseConfig } from '../../src/config/load.ts';
 import { problem } from '../../src/lib/problem.ts';
 import { type ProblemCode, problemCodes } from '../../src/lib/problem-table.ts';
+import { OUTCOMES } from '../../src/telemetry/label-values.ts';
 import { Metrics } from '../../src/telemetry/metrics.ts';
-import { OUTCOMES } from '../../src/telemetry/words.ts';
 import { anchorsOf, leadsNowhere } from '../support/anchors.ts';
 import { ROOT, read } from '../support/repository.ts';
 

@@ -4,8 +4,8 @@ import { expect, it } from 'vitest';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import type { Completion } from '../../src/lib/exchange.ts';
 import { systemRandom } from '../../src/lib/random.ts';
-import type { Encryption } from '../../src/store/options.ts';
 import { ResponseCipher } from '../../src/store/response-cipher.ts';
+import type { Encryption } from '../../src/store/store-options.ts';
 import {
   type Execution,
   type KeyRecord,

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { INTERFACES, type Interfaces, interfaces, publicDeclarations } from '../../scripts/interfaces.ts';
 import { bearerOptions } from '../../src/middleware/bearer-auth.ts';
 import { forwardOptions } from '../../src/middleware/forward.ts';
-import { handlerOptions } from '../../src/middleware/idempotency-options.ts';
+import { handlerOptions } from '../../src/middleware/handler-options.ts';
 
 it('every option, default, problem code, metric, line of the log, export and command of the last release is still there', () => {
   const promised: Interfaces = JSON.parse(readFileSync(INTERFACES, 'utf8'));

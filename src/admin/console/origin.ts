@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http';
 import { isIP } from 'node:net';
 import type { RequestHandler } from 'express';
-import { type AdminOptions, isLoopback } from '../options.ts';
+import { type AdminOptions, isLoopback } from '../admin-options.ts';
 import { refuse } from '../problems.ts';
 import type { Credentials } from './sessions.ts';
 

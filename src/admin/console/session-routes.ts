@@ -1,7 +1,7 @@
 import { type Request, type RequestHandler, Router } from 'express';
 import * as z from 'zod';
 import type { LoginAnswer } from '../../console/contract.ts';
-import { isLoopback } from '../options.ts';
+import { isLoopback } from '../admin-options.ts';
 import { allowOnly, refuse } from '../problems.ts';
 import type { AdminTools } from '../source.ts';
 import { loginWith } from '../tokens.ts';

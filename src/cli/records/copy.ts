@@ -1,14 +1,14 @@
 import { resolve } from 'node:path';
 import { loadConfig } from '../../config/load.ts';
 import type { Config } from '../../config/schema.ts';
-import { Copy, CopyRefused, type CopyReport } from '../../ledger/copy.ts';
 import { identityFileOf } from '../../ledger/identity-file.ts';
 import { openCopyRegister } from '../../ledger/open-store.ts';
+import { Copy, CopyRefused, type CopyReport } from '../../ledger/store-copy.ts';
 import { systemClock } from '../../lib/clock.ts';
 import type { CopyRegister } from '../../store/register.ts';
 import { Exit, FLAG, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
 import { printable, table } from '../table.ts';
-import { refuseMissingStore } from './desk.ts';
+import { refuseMissingStore } from './open-desk.ts';
 
 const USAGE = `oncegate records copy --from CONFIG --to CONFIG [--although-alive | --undo]
 

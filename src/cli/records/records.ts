@@ -1,9 +1,9 @@
 import type { Desk } from '../../doubts/desk.ts';
-import type { RecordsPage, RecordView } from '../../doubts/records.ts';
+import type { RecordsPage, RecordView } from '../../doubts/record-view.ts';
 import { commandOf, Exit, FLAG, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
 import { table } from '../table.ts';
 import { copy } from './copy.ts';
-import { found, withDesk } from './desk.ts';
+import { found, withDesk } from './open-desk.ts';
 import { resolve } from './resolve.ts';
 import { resolveMany } from './resolve-many.ts';
 import { show } from './show.ts';

@@ -1,8 +1,8 @@
 import * as z from 'zod';
-import type { RecordView, ResolveRequest } from '../../doubts/records.ts';
+import type { RecordView, ResolveRequest } from '../../doubts/record-view.ts';
 import { DEFAULT_LAYERS, LAYER, LAYER_RULE, recordIdOf } from '../../ledger/record-id.ts';
 import { Exit } from '../arguments.ts';
-import { readNamed } from './desk.ts';
+import { readNamed } from './open-desk.ts';
 
 /** How one key is to be resolved. */
 export interface FileLine {

@@ -1,8 +1,8 @@
 import type { Desk } from '../../doubts/desk.ts';
-import type { AuditView, RecordsAnswer, RecordView, ResolveRequest } from '../../doubts/records.ts';
+import type { AuditView, RecordsAnswer, RecordView, ResolveRequest } from '../../doubts/record-view.ts';
 import { Exit, FLAG, noteOfOptions, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
 import { printable } from '../table.ts';
-import { layerOf, withDesk } from './desk.ts';
+import { layerOf, withDesk } from './open-desk.ts';
 import { type FileLine, readResolutions } from './resolution-file.ts';
 
 const USAGE = `oncegate records resolve-many --config FILE --from FILE --reason TEXT [--by NAME] [--layer L] [--dry-run]

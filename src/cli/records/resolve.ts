@@ -1,6 +1,6 @@
-import type { ResolveRequest } from '../../doubts/records.ts';
+import type { ResolveRequest } from '../../doubts/record-view.ts';
 import { Exit, noteOfOptions, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
-import { found, namedRecordId, RECORD_OPTIONS, readNamed, withDesk } from './desk.ts';
+import { found, namedRecordId, RECORD_OPTIONS, readNamed, withDesk } from './open-desk.ts';
 
 const USAGE = `oncegate records resolve --config FILE (--record-id ID | --merchant M --key K [--layer L]) --execution E --as completed|released --reason TEXT
 

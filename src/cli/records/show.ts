@@ -1,8 +1,8 @@
 import type { Desk } from '../../doubts/desk.ts';
-import type { RecordView, ShownRecord } from '../../doubts/records.ts';
+import type { RecordView, ShownRecord } from '../../doubts/record-view.ts';
 import { Exit, FLAG, readArguments, required, TEXT, type Terminal } from '../arguments.ts';
 import { printable, table } from '../table.ts';
-import { found, namedRecordId, RECORD_OPTIONS, withDesk } from './desk.ts';
+import { found, namedRecordId, RECORD_OPTIONS, withDesk } from './open-desk.ts';
 
 const USAGE = `oncegate records show --config FILE (--record-id ID | --merchant M --key K [--layer L] | --request-id R [--all]) [--body] [--json]
 

@@ -1,6 +1,6 @@
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
-import type { RecordView, SortedPage } from '../../doubts/records.ts';
+import type { RecordView, SortedPage } from '../../doubts/record-view.ts';
 import { api, gatewayNowMs, sessionState } from '../api.ts';
 import { overview, readOverview, usePolling } from '../live.ts';
 import { Field, ViewHeading } from '../parts.tsx';

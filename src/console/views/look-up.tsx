@@ -1,5 +1,5 @@
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
-import type { ShownRecord } from '../../doubts/records.ts';
+import type { ShownRecord } from '../../doubts/record-view.ts';
 import { type Answer, api, type Refused } from '../api.ts';
 import type { FindRequest } from '../contract.ts';
 import { Field, ViewHeading } from '../parts.tsx';

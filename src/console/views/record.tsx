@@ -1,5 +1,5 @@
 import { useEffect, useState } from 'preact/hooks';
-import type { RecordView, ShownRecord, StoredResponse } from '../../doubts/records.ts';
+import type { RecordView, ShownRecord, StoredResponse } from '../../doubts/record-view.ts';
 import { api, sessionState } from '../api.ts';
 import { Facts } from '../parts.tsx';
 import { useShared } from '../store.ts';

@@ -1,5 +1,5 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
-import type { RecordView } from '../../doubts/records.ts';
+import type { RecordView } from '../../doubts/record-view.ts';
 import { type Answer, api } from '../api.ts';
 import { Dialog } from '../dialog.tsx';
 import { Facts } from '../parts.tsx';

@@ -1,4 +1,4 @@
-import type { ShownRecord } from '../../doubts/records.ts';
+import type { ShownRecord } from '../../doubts/record-view.ts';
 
 /** Something that happened to a key. */
 export interface Entry {

@@ -10,7 +10,7 @@ import {
 import type { ClientTls } from '../../lib/certificate.ts';
 import { type Clock, systemClock, within } from '../../lib/clock.ts';
 import type { Emit } from '../../telemetry/emit.ts';
-import type { RedisSection } from '../options.ts';
+import type { RedisSection } from '../store-options.ts';
 
 /** One server, the master that sentinels name, or a cluster. `tls`: a section, which says how, counts as true. */
 export type Location = Partial<

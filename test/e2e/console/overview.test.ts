@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { expect, it } from 'vitest';
 import type { Overview } from '../../../src/console/contract.ts';
-import type { ShownRecord } from '../../../src/doubts/records.ts';
+import type { ShownRecord } from '../../../src/doubts/record-view.ts';
 import { withdraw } from '../../support/client.ts';
 import { adminPortOf, consoleOptions, loggedIn } from '../../support/console.ts';
 import { movableClock } from '../../support/movable-clock.ts';

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import express from 'express';
 import { describe, expect, it } from 'vitest';
 import { pageRoutes } from '../../../src/admin/console/page.ts';
-import { securityHeaders } from '../../../src/admin/headers.ts';
+import { securityHeaders } from '../../../src/admin/security-headers.ts';
 import { httpBackend } from '../../support/backend.ts';
 import { send } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';

@@ -7,7 +7,7 @@ import type {
   ShownRecord,
   SortedPage,
   StoredResponse,
-} from '../../../src/doubts/records.ts';
+} from '../../../src/doubts/record-view.ts';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { withdraw } from '../../support/client.ts';
 import {

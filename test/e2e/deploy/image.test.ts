@@ -4,7 +4,7 @@ import { rm } from 'node:fs/promises';
 import { basename, delimiter, dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
-import { createSandbox } from '../../../src/sandbox/sandbox.ts';
+import { createSandbox } from '../../../src/sandbox/create-sandbox.ts';
 import { isReplay, withdraw } from '../../support/client.ts';
 import { configFile } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';

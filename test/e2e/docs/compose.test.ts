@@ -9,7 +9,7 @@ import { parse, stringify } from 'yaml';
 import { parseConfig } from '../../../src/config/load.ts';
 import { openLedger } from '../../../src/ledger/open-store.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
-import { createSandbox } from '../../../src/sandbox/sandbox.ts';
+import { createSandbox } from '../../../src/sandbox/create-sandbox.ts';
 import { newFolder, run } from '../../support/command.ts';
 import { parsedConfig, shutdownWithinMs, testConfig } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';

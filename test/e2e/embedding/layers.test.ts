@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import type { RequestHandler } from 'express';
 import { createProxyMiddleware } from 'http-proxy-middleware';
 import { expect, it, onTestFinished } from 'vitest';
-import type { RecordView, ShownRecord } from '../../../src/doubts/records.ts';
+import type { RecordView, ShownRecord } from '../../../src/doubts/record-view.ts';
 import { forward } from '../../../src/index.ts';
 import { httpBackend } from '../../support/backend.ts';
 import { withdraw } from '../../support/client.ts';

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { beforeAll, describe, expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
-import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
+import type { Sandbox } from '../../../src/sandbox/create-sandbox.ts';
 import { isReplay, withdraw } from '../../support/client.ts';
 import { configFor, parsedConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';

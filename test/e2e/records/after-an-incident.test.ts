@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
-import type { RecordView } from '../../../src/doubts/records.ts';
+import type { RecordView } from '../../../src/doubts/record-view.ts';
 import type { Store } from '../../../src/ledger/ledger.ts';
 import { openLedger } from '../../../src/ledger/open-store.ts';
 import { systemClock } from '../../../src/lib/clock.ts';

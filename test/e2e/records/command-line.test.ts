@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import type { RecordView, ShownRecord } from '../../../src/doubts/records.ts';
+import type { RecordView, ShownRecord } from '../../../src/doubts/record-view.ts';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { withdraw } from '../../support/client.ts';
 import { expectPlain, newFolder, run } from '../../support/command.ts';

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { expect, it } from 'vitest';
-import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
+import type { Sandbox } from '../../../src/sandbox/create-sandbox.ts';
 import { isReplay, send, withdraw } from '../../support/client.ts';
 import { newFolder, run, runProcess } from '../../support/command.ts';
 import type { ConfigInput, MoreConfig } from '../../support/config.ts';

@@ -1,5 +1,5 @@
 import { once } from 'node:events';
-import type { Sandbox } from '../../../src/sandbox/sandbox.ts';
+import type { Sandbox } from '../../../src/sandbox/create-sandbox.ts';
 import type { MoreConfig } from '../../support/config.ts';
 import { configFor } from '../../support/config.ts';
 import type { SpawnedGateway } from '../../support/spawn.ts';

@@ -4,8 +4,8 @@ import type { AddressInfo, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { type Backend, Delays, handle } from './backend.ts';
 import { NO_FAULTS, parseFaults } from './faults.ts';
-import { Ledger } from './ledger.ts';
 import { RequestLog } from './request.ts';
+import { Ledger } from './sandbox-ledger.ts';
 
 export interface SandboxOptions {
   /** Default 127.0.0.1. */

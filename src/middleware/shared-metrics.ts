@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { DoubtGauges, type DoubtGaugesOptions } from '../doubts/gauges.ts';
-import { idempotencyOptions } from '../idempotency/options.ts';
+import { DoubtGauges, type DoubtGaugesOptions } from '../doubts/doubt-gauges.ts';
+import { idempotencyOptions } from '../idempotency/idempotency-options.ts';
 import { Metrics as AllMetrics } from '../telemetry/metrics.ts';
 import type { OpenedStore } from './stores.ts';
 

@@ -1,5 +1,5 @@
 import * as z from 'zod';
-import { clientTlsOptions } from '../backend/options.ts';
+import { clientTlsOptions } from '../backend/upstream-options.ts';
 
 const ms = (min: number, max: number) => z.number().int().min(min).max(max);
 

@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import * as z from 'zod';
-import { upstreamOptions } from '../backend/options.ts';
+import { upstreamOptions } from '../backend/upstream-options.ts';
 import { parsed } from '../config/explain.ts';
 import { limitOptions } from '../config/schema.ts';
 import type { Lookup } from '../doubts/lookups.ts';
@@ -10,13 +10,13 @@ import {
   operationIdempotencyObject,
   refineStatuses,
   withUnknown,
-} from '../idempotency/options.ts';
+} from '../idempotency/idempotency-options.ts';
 import { DEFAULT_LAYERS } from '../ledger/record-id.ts';
 import { systemClock, within } from '../lib/clock.ts';
 import type { LookupAnswer } from '../lib/exchange.ts';
 import type { Logger } from '../telemetry/logger.ts';
-import type { HandlerRequest, Idempotency } from './execution.ts';
-import type { Metrics } from './metrics.ts';
+import type { HandlerRequest, Idempotency } from './handler-request.ts';
+import type { Metrics } from './shared-metrics.ts';
 import type { IdempotencyStore, OpenedStore } from './stores.ts';
 
 /**

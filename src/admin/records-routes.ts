@@ -1,7 +1,7 @@
 import { type RequestHandler, type Response, Router } from 'express';
 import * as z from 'zod';
 import type { Desk } from '../doubts/desk.ts';
-import type { RecordsAnswer, RecordView } from '../doubts/records.ts';
+import type { RecordsAnswer, RecordView } from '../doubts/record-view.ts';
 import { LAYER } from '../ledger/record-id.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import { jsonBody, loginOf, requirePermission, sessionOf } from './console/request-checks.ts';

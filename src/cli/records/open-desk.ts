@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { loadConfig } from '../../config/load.ts';
 import type { Config } from '../../config/schema.ts';
 import { Desk } from '../../doubts/desk.ts';
-import type { RecordsAnswer, Refusal, RefusalReason } from '../../doubts/records.ts';
+import type { RecordsAnswer, Refusal, RefusalReason } from '../../doubts/record-view.ts';
 import { openLedger } from '../../ledger/open-store.ts';
 import { LAYER, LAYER_RULE, recordIdOf } from '../../ledger/record-id.ts';
 import { systemClock } from '../../lib/clock.ts';

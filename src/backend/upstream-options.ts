@@ -1,5 +1,5 @@
 import * as z from 'zod';
-import { isAddress } from '../telemetry/options.ts';
+import { isAddress } from '../telemetry/telemetry-options.ts';
 
 const ms = (min: number, max: number) => z.number().int().min(min).max(max);
 
