@@ -25,17 +25,19 @@ export function inspect(request: IncomingMessage, ledger: Ledger, requests: Requ
   }
 }
 
-/** The counts cover all transactions that match; `transactions` has the newest `limit` of them. */
+/** The counts cover all transactions that match; `transactions` has the newest `limit` of them, and `notListed` counts the others. */
 function showLedger(ledger: Ledger, query: URLSearchParams): Reply {
   const filter = { merchant: query.get('merchant') ?? undefined, key: query.get('key') ?? undefined };
   const limit = numberFrom(query, 'limit', { fallback: 1_000, max: 1_000_000 });
-  return jsonReply(200, {
-    payouts: ledger.payouts(filter),
-    checkouts: ledger.checkouts(filter),
-    duplicateKeys: ledger.duplicateKeys(filter),
-    charges: ledger.charges(filter),
-    transactions: ledger.transactions(filter, limit),
-  });
+  const [payouts, checkouts, charges] = [
+    ledger.payouts(filter),
+    ledger.checkouts(filter),
+    ledger.charges(filter),
+  ];
+  const transactions = ledger.transactions(filter, limit);
+  const notListed = payouts + checkouts + charges - transactions.length;
+  const duplicateKeys = ledger.duplicateKeys(filter);
+  return jsonReply(200, { payouts, checkouts, duplicateKeys, charges, notListed, transactions });
 }
 
 export const LOOKUP_PATH = '/v1/transactions';

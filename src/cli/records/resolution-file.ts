@@ -91,7 +91,7 @@ export function readResolutions(path: string, layer: string): FileLine[] {
       lines.push(line);
     }
   }
-  if (lines.length + mistakes.length === 0) mistakes.push(`${path} has no lines`);
+  if (lines.length + mistakes.length === 0) mistakes.push(`${path} has no lines: nothing is to be resolved`);
   if (mistakes.length > MAX_MISTAKES)
     mistakes.splice(MAX_MISTAKES, mistakes.length, `and ${mistakes.length - MAX_MISTAKES} more`);
   if (mistakes.length > 0) throw new Exit(mistakes.join('\n'), 64);

@@ -26,8 +26,8 @@ interrupted and repeated with the same file: a key that already is what its line
 Prints a line for each key: ok (resolved), same (it was so before), FAIL (it cannot be resolved, and why). With more than
 100 keys, progress goes to standard error.
 
-Exit codes: 0 every key is what its line says, or would be; 1 some are not; 64 the file has a mistake, and nothing was written;
-69 the store cannot be used; 130 interrupted. With 69 and 130, the keys before that one are resolved.
+Exit codes: 0 every key is what its line says, or would be; 1 some are not; 64 the file has a mistake or no lines, and nothing
+was written; 69 the store cannot be used; 130 interrupted. With 69 and 130, the keys before that one are resolved.
 `;
 
 const OPTIONS = { config: TEXT, from: TEXT, reason: TEXT, by: TEXT, layer: TEXT, 'dry-run': FLAG };

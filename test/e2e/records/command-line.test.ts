@@ -165,7 +165,8 @@ describe('the records command, while a gateway runs', () => {
     ];
     const file = join(folder, 'mistakes.jsonl');
     writeFileSync(file, `${rows.map(([line]) => JSON.stringify(line)).join('\n')}\nnonsense\n`);
-    const refused = await records('resolve-many', '--from', file, '--reason', 'incident 12');
+    const resolveMany = () => records('resolve-many', '--from', file, '--reason', 'incident 12');
+    const refused = await resolveMany();
     expect(refused).toMatchObject({ code: 64, stdout: '' });
     expectPlain(refused);
     const said = refused.stderr.replaceAll(`oncegate: ${file}: `, '').trimEnd().split('\n');
@@ -173,6 +174,9 @@ describe('the records command, while a gateway runs', () => {
     expect(said).toEqual(
       expected.flatMap(([line, mistake]) => (mistake === undefined ? [] : [`line ${line}: ${mistake}`])),
     );
+    writeFileSync(file, '\n');
+    const stderr = `oncegate: ${file} has no lines: nothing is to be resolved\n`;
+    expect(await resolveMany()).toEqual({ code: 64, stdout: '', stderr });
     expect(await inDoubt()).toHaveLength(1);
     await records('resolve', ...(await named(key)), '--as', 'completed', '--reason', 'x');
   });
