@@ -25,7 +25,7 @@ export const upstreamOptions = z
       .string()
       .refine(
         isOrigin,
-        'must be an origin such as http://payments.internal:9000, without path, query or credentials',
+        'must be an origin such as http://payments.internal:9000, with http or https and without path, query or credentials',
       ),
     /** For an https backend. */
     tls: clientTlsOptions.optional(),

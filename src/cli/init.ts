@@ -2,10 +2,13 @@ import { randomBytes } from 'node:crypto';
 import { existsSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
+import * as z from 'zod';
+import { upstreamOptions } from '../backend/options.ts';
 import { firstConfig } from '../config/first.ts';
 import { parseConfig } from '../config/load.ts';
+import { keyName } from '../keys/key-file.ts';
 import { makeFolder } from '../lib/files.ts';
-import { Exit, readArguments, required, TEXT, type Terminal } from './arguments.ts';
+import { Exit, readArguments, TEXT, type Terminal } from './arguments.ts';
 import { issue } from './keys/change.ts';
 
 const USAGE = `oncegate init --backend URL [--keys file|upstream] [--merchant CODE] [--forward keep|strip|replace] [--folder DIR]
@@ -59,41 +62,49 @@ export async function init(args: string[], terminal: Terminal): Promise<void> {
   writeFileSync(file, text, { flag: 'wx' });
   const lines = Object.entries(secrets).map(([name, value]) => `${name}=${value}\n`);
   writeFileSync(secretsFile, lines.join(''), { flag: 'wx', mode: 0o600 });
+  const secretKeyFile = join(folder, 'secret-key');
   terminal.stderr.write(`
-Run next${forward === 'replace' ? `, after you have written BACKEND_AUTHORIZATION into ${secretsFile}` : ''}:
+Write the secret key of a merchant into ${secretKeyFile}, which nobody else may read. Without it, check cannot say
+whether the backend accepts what it gets.${forward === 'replace' ? ` Write BACKEND_AUTHORIZATION into ${secretsFile}.` : ''} Run next:
 
   set -a; . ${secretsFile}; set +a
-  oncegate check --config ${file}
+  oncegate check --config ${file} --secret-key-file ${secretKeyFile}
   oncegate serve --config ${file}
 `);
 }
 
-/** Takes what the options do not say from the person at the terminal, or from the defaults. */
+const oneOf = (...words: string[]) => z.enum(words, `takes ${words.join(', ')}`);
+
+/** Takes what the options do not say from the person at the terminal, or from the defaults. A wrong answer is asked for again. */
 async function askFor(options: Options, { stdin, stderr }: Terminal) {
   const terminal = stdin.isTTY ? createInterface({ input: stdin }) : undefined;
   const lines = terminal?.[Symbol.asyncIterator]();
-  const ask = async (name: keyof Options, question: string, byDefault?: string): Promise<string> => {
-    let answer = options[name];
-    if (answer === undefined && lines) {
-      stderr.write(`${question}${byDefault === undefined ? '' : ` [${byDefault}]`}: `);
-      answer = (await lines.next()).value?.trim();
-    }
-    return required(answer || byDefault, name, USAGE);
-  };
-  const choose = async (words: string[], ...asked: Parameters<typeof ask>): Promise<string> => {
-    const answer = await ask(...asked);
-    if (words.includes(answer)) return answer;
-    throw new Exit(`--${asked[0]} takes ${words.join(', ')}\n\n${USAGE}`, 64);
+  const ask = async (
+    name: keyof Options,
+    question: string,
+    allowed: z.ZodType,
+    byDefault = '',
+  ): Promise<string> => {
+    const isAsked = options[name] === undefined && lines !== undefined;
+    if (isAsked) stderr.write(`${question}${byDefault && ` [${byDefault}]`}: `);
+    const line = isAsked ? await lines.next() : undefined;
+    const value = line?.value?.trim() || options[name] || byDefault;
+    const mistake = value === '' ? 'is missing' : allowed.safeParse(value).error?.issues[0]?.message;
+    if (mistake === undefined) return value;
+    if (!line || line.done) throw new Exit(`--${name} ${mistake}\n\n${USAGE}`, 64);
+    stderr.write(`The answer ${mistake}.\n`);
+    return await ask(name, question, allowed, byDefault);
   };
   try {
-    const backend = await ask('backend', 'Address of the backend, such as http://payments.internal:9000');
+    const address = 'Address of the backend, such as http://payments.internal:9000';
+    const backend = await ask('backend', address, upstreamOptions.shape.url);
     const who = 'Who has the secret keys of merchants? file: the gateway; upstream: the backend';
-    const isFile = (await choose(['file', 'upstream'], 'keys', who, 'file')) === 'file';
-    const merchant = isFile ? await ask('merchant', 'Code of the first merchant') : undefined;
+    const isFile = (await ask('keys', who, oneOf('file', 'upstream'), 'file')) === 'file';
+    const merchant = isFile ? await ask('merchant', 'Code of the first merchant', keyName) : undefined;
     const what =
       'Authorization for the backend? strip: none; keep: the merchant’s; replace: the gateway’s own';
     const byDefault = isFile ? 'strip' : 'keep';
-    const forward = await choose(['keep', 'strip', 'replace'], 'forward', what, byDefault);
+    const forward = await ask('forward', what, oneOf('keep', 'strip', 'replace'), byDefault);
     return { backend, merchant, forward };
   } finally {
     terminal?.close();

@@ -87,7 +87,7 @@ describe('the message about a mistake', () => {
       ...['', 'payments.internal:9000', 'http://a/v1', 'http://a/?a', 'http://u:p@a', 'ftp://a'],
     ])
       expect(mistakesIn(`upstream: { url: "${url}" }`).join('\n'), url).toContain(
-        'gateway.yaml: upstream.url: the value is not allowed: must be an origin',
+        'gateway.yaml: upstream.url: the value is not allowed: must be an origin such as http://payments.internal:9000, with http or https and',
       );
   });
 

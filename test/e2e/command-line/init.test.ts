@@ -1,8 +1,9 @@
-import { readdirSync, readFileSync, statSync } from 'node:fs';
+import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
+import { upstreamOptions } from '../../../src/backend/options.ts';
 import { startGateway } from '../../../src/cli/serve.ts';
-import { loadConfig } from '../../../src/config/load.ts';
+import { loadConfig, parseConfig } from '../../../src/config/load.ts';
 import { createLogger } from '../../../src/telemetry/logger.ts';
 import { httpBackend } from '../../support/backend.ts';
 import { isReplay, withdraw } from '../../support/client.ts';
@@ -43,8 +44,10 @@ it('init writes a configuration and a first secret key, which pass check and ser
   ]);
 
   const secrets = secretsIn(folder);
-  const env = { ...secrets, ONCEGATE_SECRET_KEY: secret };
+  const env = secrets;
   const [check = []] = steps;
+  expect(check.slice(-2)).toEqual(['--secret-key-file', join(folder, 'secret-key')]);
+  writeFileSync(join(folder, 'secret-key'), ended.stdout);
   const checked = await run(check.slice(1), { env });
   expect(checked).toMatchObject({ code: 0, stderr: '' });
   expect(checked.stdout).toContain('\nok   balance: GET /v2/get_balance for the merchant M-7: status 200\n');
@@ -73,7 +76,7 @@ it('init asks at most four questions at a terminal, and takes what the options s
   expect(asked.code).toBe(0);
   const [questions = ''] = asked.stderr.split(`${folder}/keys.yaml: `);
   expect(questions.match(/: (?=[A-Z]|$)/g)).toHaveLength(4);
-  expect(asked.stderr).toContain('after you have written BACKEND_AUTHORIZATION into ');
+  expect(asked.stderr).toContain(' Write BACKEND_AUTHORIZATION into ');
   const file = join(folder, 'gateway.yaml');
   // An empty line of the secrets is a mistake, and not an empty credential.
   expect(() => loadConfig(file, secretsIn(folder))).toThrow('the environment has no BACKEND_AUTHORIZATION');
@@ -83,7 +86,12 @@ it('init asks at most four questions at a terminal, and takes what the options s
   });
   const template = read('config/gateway.init.yaml');
   const comments = (text: string) => text.match(/#.*/g);
-  expect(comments(readFileSync(file, 'utf8'))).toEqual(comments(template));
+  const written = readFileSync(file, 'utf8');
+  expect(comments(written)).toEqual(comments(template));
+  const env = { ...secretsIn(folder), BACKEND_AUTHORIZATION: 'Bearer b' };
+  const chosen = parseConfig(written.replace('# idempotency', 'idempotency'), env);
+  const keys = chosen.operations.map(({ idempotency }) => idempotency.key);
+  expect(keys).toEqual(['optional', 'required', 'optional']);
 
   const other = newFolder();
   const ofBackend = await init(other, ['--backend', 'http://a', '--keys', 'upstream']);
@@ -93,6 +101,28 @@ it('init asks at most four questions at a terminal, and takes what the options s
   expect(auth).toMatchObject({ forward: 'keep', keys: { source: 'upstream' } });
 });
 
+it('init asks again after a wrong answer, and says what is wrong with it', async () => {
+  const folder = newFolder();
+  const lines = ['', 'ftp://a', 'http://a', 'ldap', 'file', 'a b', 'M-7', 'no', 'keep', ''];
+  const asked = await init(folder, [], lines.join('\n'), true);
+  expect(asked).toMatchObject({ code: 0, stdout: expect.stringMatching(/^og_live_/) });
+  const told = asked.stderr.match(/(?<=^.*The answer ).+/gm);
+  expect(told).toEqual([
+    'is missing.',
+    `${upstreamOptions.shape.url.safeParse('ftp://a').error?.issues[0]?.message}.`,
+    'takes file, upstream.',
+    expect.stringMatching(/^must be/),
+    'takes keep, strip, replace.',
+  ]);
+  const { upstream, auth } = loadConfig(join(folder, 'gateway.yaml'), secretsIn(folder));
+  expect([upstream.url, auth.forward]).toEqual(['http://a', 'keep']);
+  const ended = await init(newFolder(), [], 'ftp://a\n', true);
+  expect(ended).toMatchObject({
+    code: 64,
+    stderr: expect.stringMatching(/: oncegate: --backend is missing/),
+  });
+});
+
 it('init writes nothing if an option is missing or wrong', async () => {
   const backend = ['--backend', 'http://a'];
   const cases: [args: string[], code: number, reason: RegExp][] = [
@@ -100,8 +130,12 @@ it('init writes nothing if an option is missing or wrong', async () => {
     [backend, 64, /--merchant is missing/],
     [[...backend, '--keys', 'ldap'], 64, /--keys takes file, upstream/],
     [[...backend, '--merchant', 'M', '--forward', 'no'], 64, /--forward takes keep, strip, replace/],
-    [['--backend', 'payments', '--merchant', 'M'], 78, /upstream\.url: /],
-    [[...backend, '--merchant', 'a b'], 1, /code: must be/],
+    ...['payments', 'ftp://payments', 'http://payments/v1'].map((address): [string[], number, RegExp] => [
+      ['--backend', address, '--merchant', 'M'],
+      64,
+      /--backend must be an origin such as \S+, with http or https and without path/,
+    ]),
+    [[...backend, '--merchant', 'a b'], 64, /--merchant must be/],
   ];
   for (const [args, code, reason] of cases) {
     const folder = newFolder();
