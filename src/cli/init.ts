@@ -3,7 +3,7 @@ import { existsSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
 import * as z from 'zod';
-import { upstreamOptions } from '../backend/options.ts';
+import { upstreamOptions } from '../backend/upstream-options.ts';
 import { firstConfig } from '../config/first.ts';
 import { parseConfig } from '../config/load.ts';
 import { keyName } from '../keys/key-file.ts';

@@ -1,7 +1,7 @@
 import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
-import { upstreamOptions } from '../../../src/backend/options.ts';
+import { upstreamOptions } from '../../../src/backend/upstream-options.ts';
 import { startGateway } from '../../../src/cli/serve.ts';
 import { loadConfig, parseConfig } from '../../../src/config/load.ts';
 import { createLogger } from '../../../src/telemetry/logger.ts';
