@@ -154,7 +154,12 @@ export const copyGuards: readonly Guard[] = [
   ],
   [
     'a run of the copy that was replaced opens the destination',
-    [COPY, '#change', '!(await side.changeCopyMark(mark))', '!(await side.changeCopyMark(mark)) && !mark'],
+    [
+      COPY,
+      '#change',
+      '!(await side.changeCopyProgress(progress))',
+      '!(await side.changeCopyProgress(progress)) && !progress',
+    ],
     ['unit/copy', 'that was paused at any call, while another run copied or undid'],
   ],
   [

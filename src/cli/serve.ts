@@ -44,7 +44,7 @@ export interface RunningGateway {
 /**
  * Resolves when the gateway listens.
  *
- * @param file the configuration file, if the gateway shall follow its changes and note the store's mark beside it
+ * @param file the configuration file, if the gateway shall follow its changes and note the store's identity beside it
  */
 export async function startGateway(
   config: Config,

@@ -15,7 +15,7 @@ accept: accepts a store that is another one, was emptied, or is older than it wa
 every key that it has forgotten is paid again. docs/runbook/after-a-backup-was-restored.md says what to do before. Running gateways
 notice it within seconds. Each configuration on each machine has its own file, so repeat this for each.
 
-  --reason TEXT    why, in one line; kept in the file of the store's mark, and logged
+  --reason TEXT    why, in one line; kept in the file of the store's identity, and logged
   --by NAME        who (default: the user of this process)
 
 repair-index: finds keys in doubt again that are missing in counts and lists, because somebody removed the index that Redis keeps of

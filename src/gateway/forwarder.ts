@@ -8,7 +8,7 @@ import type { Config } from '../config/schema.ts';
 import { answerOfExchange, overloaded, sendAnswer } from '../idempotency/answer.ts';
 import { disconnectSignalOf } from '../idempotency/protect.ts';
 import { forwardAuthorization } from '../keys/authorization-header.ts';
-import { contextOf, exemplarIdOf, markDone, type RequestContext } from '../lib/context.ts';
+import { contextOf, exemplarIdOf, type RequestContext, setDone } from '../lib/context.ts';
 import { asReceived, classOf, type Exchange, releaseAfter, type Slot } from '../lib/exchange.ts';
 import { endSent } from '../lib/trace.ts';
 import { type BodyLimits, inviteBody, takeBody } from '../requests/body.ts';
@@ -103,7 +103,7 @@ export class Forwarder {
       observed?.(exchange);
       sendAnswer(res, context, answerOfExchange(asReceived(exchange), 'forwarded'), next);
     } finally {
-      markDone(context);
+      setDone(context);
     }
   }
 }

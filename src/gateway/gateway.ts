@@ -48,7 +48,7 @@ export class Gateway {
     this.emit = parts.emit;
     this.desk = parts.desk;
     this.readiness = new Readiness(config, parts, tools.clock);
-    // `oncegate check` opens a gateway too. It never listens, so it does not mark the store, and sends no lookups.
+    // `oncegate check` opens a gateway too. It never listens, so it does not visit the store, and sends no lookups.
     this.server.once('listening', () => this.watchStore());
     this.server.once('listening', () => parts.doubtGauges.begin());
     // A gateway that only observes sends no requests of its own.
@@ -78,7 +78,7 @@ export class Gateway {
     return this.#adminPort?.sessions;
   }
 
-  /** Marks the store, and looks at it from now on. A gateway that listens does so by itself. */
+  /** Visits the store, and watches its identity from now on. A gateway that listens does so by itself. */
   watchStore(): void {
     this.#parts.watch?.begin();
   }

@@ -39,7 +39,7 @@ import { Upgrades } from './upgrades.ts';
 export interface GatewayTools {
   clock: Clock;
   logger: Logger;
-  /** Where the store's mark is noted, see ledger/identity-file.ts. Default: the store is not watched. */
+  /** Where the store's identity is noted, see ledger/identity-file.ts. Default: the store is not watched. */
   identityFile?: string | undefined;
 }
 

@@ -28,7 +28,7 @@ export class Lead {
   }
 
   /** The leader knows that the key is in flight. From now on a follower whose waiting time is over gets `in_flight`. */
-  markInFlight(): void {
+  setInFlight(): void {
     if (this.#inFlight) return;
     this.#inFlight = true;
     const overdue = this.#followers.filter((follower) => follower.overdue);

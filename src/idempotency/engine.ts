@@ -126,7 +126,7 @@ export class Engine {
         }
         switch (found.kind) {
           case 'started':
-            lead.markInFlight();
+            lead.setInFlight();
             if (!this.#closing) result = await this.#executions.run(call, found);
             else {
               this.#executions.takeBack(found);
@@ -138,7 +138,7 @@ export class Engine {
             found = call.gone?.aborted ? { kind: 'in_flight' } : await this.#start(call, lead);
             break;
           case 'in_flight':
-            lead.markInFlight();
+            lead.setInFlight();
             if (!this.#closing) waiting ??= call.spans?.begin('wait');
             if (this.#closing) result = { kind: 'closing' };
             else if (await this.#waitToPoll(call, pollMs, waitUntilMs)) {
@@ -212,7 +212,7 @@ export class Engine {
   ): Promise<Found | undefined> {
     if (policy === 'retry') return await this.#restart(call, lead);
     if (policy === 'hold' || !this.#lookups) return undefined;
-    lead.markInFlight();
+    lead.setInFlight();
     const startedMs = this.#clock.monotonicMs();
     const step = call.spans?.begin('lookup');
     const changed = await this.#wait(this.#lookups.lookUpNow(call), waitUntilMs - startedMs, call.gone);
@@ -238,7 +238,7 @@ export class Engine {
       lead.ticket = this.#slots.queue();
       if (!lead.ticket) return { kind: 'overloaded' };
     }
-    lead.markInFlight();
+    lead.setInFlight();
     const step = call.spans?.begin('queue');
     const slot = await this.#wait(lead.ticket.slot, this.#slots.queueTimeoutMs, call.gone);
     step?.end(slot ? 'slot' : 'overloaded');

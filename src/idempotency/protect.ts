@@ -3,9 +3,9 @@ import { recordIdOf } from '../ledger/record-id.ts';
 import {
   contextOf,
   type Middleware,
-  markDone,
   type OperationIdempotency,
   type RequestContext,
+  setDone,
 } from '../lib/context.ts';
 import type { Exchange } from '../lib/exchange.ts';
 import { type Problem, problem } from '../lib/problem.ts';
@@ -112,7 +112,7 @@ async function execute(
     // The engine returns its failures as results. Other errors do not change the state of the key.
     next(error);
   } finally {
-    markDone(context);
+    setDone(context);
   }
 }
 

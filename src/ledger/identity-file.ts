@@ -4,7 +4,7 @@ import * as z from 'zod';
 import { systemRandom } from '../lib/random.ts';
 import type { StoreOptions } from '../store/store-options.ts';
 
-/** Where the mark of a configuration's store is kept. Each configuration has its own, because two may use different stores. */
+/** Where the identity of a configuration's store is kept. Each configuration has its own, because two may use different stores. */
 export function identityFileOf(configFile: string, { store }: { store: StoreOptions }): string {
   return store.identityFile ?? join(dirname(configFile), `${parse(configFile).name}.store-identity.json`);
 }
@@ -17,7 +17,7 @@ const change = z.object({ at: z.iso.datetime(), what: z.string() });
 /** What the file holds. */
 const notedSchema = z.object({
   format: z.literal(FILE_FORMAT),
-  /** The store's mark when it was last seen. */
+  /** The store's identity when it was last seen. The file has called it so since its first format. */
   mark: z.object({ id: z.string().regex(/^[0-9a-f]{32}$/), count: z.int() }),
   seenAt: z.iso.datetime(),
   /** The last time that the store was not the expected one. An acceptance removes it. */
@@ -40,7 +40,7 @@ export async function readNoted(file: string): Promise<Noted> {
       `it has format ${String(format ?? 'none').slice(0, 20)}, and this version knows format ${FILE_FORMAT}`,
     );
   const { success, data } = notedSchema.safeParse(noted);
-  if (!success) throw new SyntaxError('not a mark');
+  if (!success) throw new SyntaxError('not a store identity');
   return data;
 }
 

@@ -9,6 +9,7 @@ import {
   type DoubtCount,
   type Execution,
   type ExistingAnswer,
+  type IdentityInUse,
   type Mode,
   type Owner,
   type OwnerMemory,
@@ -21,7 +22,6 @@ import {
   type StoreHealth,
   StoreUnavailable,
   UnreadableRecord,
-  type UsedMark,
   type Written,
 } from '../store/types.ts';
 import { LedgerReader } from './reader.ts';
@@ -58,7 +58,7 @@ export class Ledger extends LedgerReader {
   readonly #own: RecordDefaults;
   readonly #random: Random;
   /**
-   * A copy has closed the store. This process starts nothing any more, even if the store opens again: it may have lost its mark
+   * A copy has closed the store. This process starts nothing any more, even if the store opens again: it may have lost its identity
    * together with its records.
    */
   #closed: StoreClosed | undefined;
@@ -228,11 +228,11 @@ export class Ledger extends LedgerReader {
   }
 
   /**
-   * Counts the mark up, and makes it if there is none. Notes for {@link MARK_LASTS_MS} that a gateway in this mode uses it.
+   * Raises the count of the store's identity, and makes the identity if there is none. Notes for {@link VISIT_LASTS_MS} that a gateway in this mode uses it.
    * Durable.
    */
-  mark(mode: Mode): Promise<UsedMark> {
-    return this.register.mark(mode);
+  visit(mode: Mode): Promise<IdentityInUse> {
+    return this.register.visit(mode);
   }
 
   /** Writes a probe record, because a store that can only read is not ready. Does not throw. */

@@ -9,13 +9,19 @@ export const TIMED = {
   ...{ start: 'start', peek: 'peek', restart: 'restart', renew: 'renew', complete: 'complete' },
   ...{ release: 'release', leaveInDoubt: 'in_doubt', takeBack: 'release', aliveForMs: 'peek' },
   ...{ get: 'get', isOwnerGone: 'peek', expiresInMs: 'expires_in', list: 'list', resolve: 'resolve' },
-  ...{ audit: 'audit', readMark: 'read_mark', mark: 'mark', health: 'health' },
+  ...{ audit: 'audit', readIdentity: 'read_mark', visit: 'mark', health: 'health' },
 } as const satisfies Partial<Record<keyof Store, string>>;
 
 type Timed = keyof typeof TIMED;
 
 /** These commands answer no merchant, and some read no record. Their caller gets the error, and it is not counted. */
-const NOT_FOR_MERCHANTS: ReadonlySet<Timed> = new Set(['expiresInMs', 'list', 'audit', 'readMark', 'mark']);
+const NOT_FOR_MERCHANTS: ReadonlySet<Timed> = new Set([
+  'expiresInMs',
+  'list',
+  'audit',
+  'readIdentity',
+  'visit',
+]);
 
 /**
  * Wraps a store, and tells the result and duration of each command, and which record cannot be read.

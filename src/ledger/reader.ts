@@ -6,6 +6,7 @@ import {
   type AuditRecord,
   type DoubtCount,
   type IdempotencyRecord,
+  type IdentityInUse,
   type KeyRecord,
   type ListedRecord,
   type ListFilter,
@@ -15,7 +16,6 @@ import {
   type Owner,
   type StoreUsage,
   UnreadableRecord,
-  type UsedMark,
 } from '../store/types.ts';
 import * as rules from './rules.ts';
 
@@ -130,9 +130,9 @@ export class LedgerReader {
     return this.register.audit(recordId);
   }
 
-  /** Reads the store's mark, if a gateway has written one. */
-  readMark(mode: Mode): Promise<UsedMark | undefined> {
-    return this.register.readMark(mode);
+  /** Reads the store's identity, if a gateway has written one. */
+  readIdentity(mode: Mode): Promise<IdentityInUse | undefined> {
+    return this.register.readIdentity(mode);
   }
 
   close(): Promise<void> {

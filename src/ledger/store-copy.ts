@@ -1,6 +1,6 @@
 import { type Clock, pause, systemClock } from '../lib/clock.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
-import type { CopyMark, CopyRegister, Scanned } from '../store/register.ts';
+import type { CopyProgress, CopyRegister, Scanned } from '../store/register.ts';
 import { UnreadableRecord } from '../store/types.ts';
 import * as rules from './rules.ts';
 
@@ -33,9 +33,9 @@ const SAY_EVERY_MS = 5000;
 /**
  * Copies all records to an empty store, with both stores closed.
  *
- * Each store has a mark that says how far the copy has come. It is durable, and each write of each gateway obeys it. So a run
- * that was killed can be begun again from any step. A later run takes over by changing the marks: then the earlier one can change
- * no mark any more, and it never writes over a record.
+ * Each store notes its progress: how far the copy has come. That is durable, and each write of each gateway obeys it. So a run
+ * that was killed can be begun again from any step. A later run takes over by changing both: then the earlier one can change
+ * neither any more, and it never writes over a record.
  *
  * **No key is forgotten:** the source is read when it refuses every write. Right before the destination is opened, the source
  * becomes `moved`, and never serves again.
@@ -69,7 +69,7 @@ export class Copy {
     }
     const counts = await this.#copyAll(source, destination);
     await this.#requireSourceOf(source);
-    await this.#requireMarks(source, destination);
+    await this.#requireProgress(source, destination);
     source = await this.#change(from, source, { state: 'moved' });
     destination = await this.#change(to, destination, { state: 'opened' });
     onProgress('opened the destination: restart the gateways on it');
@@ -78,7 +78,7 @@ export class Copy {
 
   /** Opens the source again, unless the destination was opened. The destination stays closed. @throws {CopyRefused} */
   async undo(): Promise<void> {
-    const [source, destination] = await this.#readMarks();
+    const [source, destination] = await this.#readBoth();
     if (!isClosedSource(source)) throw new CopyRefused('no copy has closed the source');
     const isReceiving = destination?.state === 'receiving' && destination.copyId === source.copyId;
     if (source.state === 'moved' && !isReceiving) throw new CopyRefused(MOVED);
@@ -88,12 +88,13 @@ export class Copy {
     this.#options.onProgress('opened the source again: restart its gateways. The destination stays closed');
   }
 
-  /** Closes the destination and then the source, or takes over from an earlier run. Returns their marks. */
-  async #close(): Promise<[source: CopyMark, destination: CopyMark]> {
+  /** Closes the destination and then the source, or takes over from an earlier run. Returns their progress. */
+  async #close(): Promise<[source: CopyProgress, destination: CopyProgress]> {
     const { from, to } = this.#options;
     // A store that no gateway has used gets its identity here.
-    const { id, count } = (await from.register.readMark('protect')) ?? (await from.register.mark('protect'));
-    const [source, before] = await this.#readMarks();
+    const { id, count } =
+      (await from.register.readIdentity('protect')) ?? (await from.register.visit('protect'));
+    const [source, before] = await this.#readBoth();
     const isReceiving = before?.state === 'receiving';
     const goesOn = isReceiving && isClosedSource(source) && source.copyId === before.copyId;
     if (source?.state === 'moved' && !goesOn) throw new CopyRefused(MOVED);
@@ -115,45 +116,47 @@ export class Copy {
     return [await this.#change(from, source, { copyId, source: noted, state }), destination];
   }
 
-  async #readMarks(): Promise<(CopyMark | undefined)[]> {
+  async #readBoth(): Promise<(CopyProgress | undefined)[]> {
     const { from, to } = this.#options;
     // The destination first. It is opened after the source was moved, so a run that reads it as open then reads the source as moved.
-    const destination = await this.#readMark(to);
-    return [await this.#readMark(from), destination];
+    const destination = await this.#readProgress(to);
+    return [await this.#readProgress(from), destination];
   }
 
-  async #readMark(side: CopyRegister): Promise<CopyMark | undefined> {
-    const mark = await side.readCopyMark();
-    // A run was killed while it changed the mark.
-    if (mark?.isWhole === false) await side.changeCopyMark(mark);
-    return mark;
+  async #readProgress(side: CopyRegister): Promise<CopyProgress | undefined> {
+    const progress = await side.readCopyProgress();
+    // A run was killed while it changed the progress.
+    if (progress?.isWhole === false) await side.changeCopyProgress(progress);
+    return progress;
   }
 
-  /** Writes the next mark of a store, under the name of this run. */
-  async #change(side: CopyRegister, before: CopyMark | undefined, change: Partial<CopyMark>) {
+  /** Writes the next progress of a store, under the name of this run. */
+  async #change(side: CopyRegister, before: CopyProgress | undefined, change: Partial<CopyProgress>) {
     const epoch = (before?.epoch ?? 0) + 1;
-    const mark = { ...before, ...change, epoch, runId: this.#runId } as CopyMark;
-    if (!(await side.changeCopyMark(mark))) throw new CopyRefused(LOST);
-    return mark;
+    const progress = { ...before, ...change, epoch, runId: this.#runId } as CopyProgress;
+    if (!(await side.changeCopyProgress(progress))) throw new CopyRefused(LOST);
+    return progress;
   }
 
-  async #requireMarks(...marks: readonly [source: CopyMark, destination: CopyMark]): Promise<void> {
+  async #requireProgress(
+    ...expected: readonly [source: CopyProgress, destination: CopyProgress]
+  ): Promise<void> {
     for (const [at, side] of [this.#options.from, this.#options.to].entries()) {
-      const mark = await side.readCopyMark();
-      if (!mark?.isWhole || mark.epoch !== marks[at]?.epoch) throw new CopyRefused(LOST);
+      const progress = await side.readCopyProgress();
+      if (!progress?.isWhole || progress.epoch !== expected[at]?.epoch) throw new CopyRefused(LOST);
     }
   }
 
   /** A source that has forgotten keys must not take the place of what was copied from it. */
-  async #requireSourceOf({ source: noted }: CopyMark): Promise<void> {
-    const found = await this.#options.from.register.readMark('protect');
+  async #requireSourceOf({ source: noted }: CopyProgress): Promise<void> {
+    const found = await this.#options.from.register.readIdentity('protect');
     if (found?.id !== noted.id || found.count < noted.count)
       throw new CopyRefused('the source was emptied, replaced or restored since it was closed');
   }
 
   async #requireEmpty(sourceId: string): Promise<void> {
     const { to } = this.#options;
-    if ((await to.register.readMark('protect'))?.id === sourceId)
+    if ((await to.register.readIdentity('protect'))?.id === sourceId)
       throw new CopyRefused('the destination is the source, or was made from a backup of it');
     for await (const page of to.scan())
       if (page.length > 0)
@@ -194,7 +197,7 @@ export class Copy {
   }
 
   /** Copies everything, in one pass during which no server was replaced. */
-  async #copyAll(source: CopyMark, destination: CopyMark) {
+  async #copyAll(source: CopyProgress, destination: CopyProgress) {
     const { from, to, clock, onProgress } = this.#options;
     const servers = async () => `${await from.servers()}\n${await to.servers()}`;
     for (;;) {
@@ -205,9 +208,9 @@ export class Copy {
         while (page.length > 0) {
           const copied = page.splice(0, COPIED_AT_ONCE).map((scanned) => this.#copyOne(scanned));
           for (const what of await Promise.all(copied)) if (what) counts[what]++;
-          // After a pause of this process the line is overdue, so the marks are checked at once.
+          // After a pause of this process the line is overdue, so the progress is checked at once.
           if (this.#sayAtTimes(`copied ${counts.completed + counts.open} records so far`))
-            await this.#requireMarks(source, destination);
+            await this.#requireProgress(source, destination);
         }
       if ((await servers()) === before) return counts;
       onProgress('a server was replaced, or slots moved: copying everything again');
@@ -252,10 +255,10 @@ export class Copy {
 
 const MOVED =
   'the source was moved, and gateways may have started keys in the store that was opened: to go back, copy that one to an empty store';
-const LOST = 'a store has lost the mark of this run: another run has taken over, or it was emptied';
+const LOST = 'a store no longer knows this run: another run has taken over, or it was emptied';
 
 const UNREADABLE =
   'Nothing was opened. oncegate records list shows all records that cannot be read; --undo opens the source again';
 
-const isClosedSource = (mark: CopyMark | undefined): mark is CopyMark =>
-  mark?.state === 'closing' || mark?.state === 'sealed' || mark?.state === 'moved';
+const isClosedSource = (progress: CopyProgress | undefined): progress is CopyProgress =>
+  progress?.state === 'closing' || progress?.state === 'sealed' || progress?.state === 'moved';

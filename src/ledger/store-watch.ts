@@ -4,19 +4,19 @@ import { dirname } from 'node:path';
 import { type Clock, pause } from '../lib/clock.ts';
 import type { StoreOptions } from '../store/store-options.ts';
 import {
+  type IdentityInUse,
   type Mode,
   type ResolutionNote,
   type StoreHealth,
-  type StoreMark,
-  UnreadableMark,
-  type UsedMark,
+  type StoreIdentity,
+  UnreadableIdentity,
 } from '../store/types.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import { ForeignFile, type Noted, readNoted, writeNoted } from './identity-file.ts';
 import type { Store } from './ledger.ts';
 
-/** Less than half of `MARK_LASTS_MS`, so that one mark may fail. */
-const MARK_EVERY_MS = 60_000;
+/** Less than half of `VISIT_LASTS_MS`, so that one visit may fail. */
+const VISIT_EVERY_MS = 60_000;
 /** How often a comparison that failed is tried again, and how often a refusal looks for its acceptance. */
 const LOOK_EVERY_MS = 250;
 
@@ -40,28 +40,28 @@ interface Watched {
 
 /**
  * Notices that the store is another one, was emptied, or was restored from a backup: a file beside the configuration holds the
- * mark that the store had when it was last seen. Then it refuses starts, because every key that the store forgot would be paid
+ * identity that the store had when it was last seen. Then it refuses starts, because every key that the store forgot would be paid
  * again, until an operator accepts that ({@link acceptStore}). No method throws, because a gateway without the file works as well.
  */
 export class StoreWatch {
   /** The warnings when the gateway was opened. What is found later is logged here. */
   atStart: readonly string[] = [];
-  /** The id in the store's mark, once it was read. All masters of a cluster have one id. */
+  /** The id of the store, once it was read. All masters of a cluster have one id. */
   storeId: string | undefined;
   readonly #options: StoreWatchOptions;
-  #noted: StoreMark | undefined;
+  #noted: StoreIdentity | undefined;
   #changed: Noted['changed'];
   /** The last acceptance in the file, as JSON. */
   #accepted: string | undefined;
-  /** The connection of the store on which its mark was compared. */
+  /** The connection of the store on which its identity was compared. */
   #compared: unknown = NONE;
-  #markedAtMs = Number.NEGATIVE_INFINITY;
+  #visitedAtMs = Number.NEGATIVE_INFINITY;
   #isLooking = false;
   #isOpen = false;
   #fileFailure: string | undefined;
   /** The file has a format of a later version, which must find it as it was. */
   #isFileForeign = false;
-  #markFailure: string | undefined;
+  #identityFailure: string | undefined;
   #isOtherMode = false;
   /** Ends the looking, once it has begun. */
   #stopLooking: (() => void) | undefined;
@@ -77,7 +77,7 @@ export class StoreWatch {
     return await StoreWatch.open({ ...tools, mode, refuses, warnForMs: retentionMs });
   }
 
-  /** Reads the file and the store's mark, and compares them. Writes nothing. */
+  /** Reads the file and the store's identity, and compares them. Writes nothing. */
   static async open(options: StoreWatchOptions): Promise<StoreWatch> {
     const watch = new StoreWatch(options);
     await watch.#readFile();
@@ -116,7 +116,7 @@ export class StoreWatch {
       warnings.push(`${this.#changed.what} (noticed at ${this.#changed.at})`);
     if (this.#isOtherMode) warnings.push(OTHER_MODE[mode]);
     if (this.#fileFailure) warnings.push(this.#fileFailure);
-    if (this.#markFailure) warnings.push(this.#markFailure);
+    if (this.#identityFailure) warnings.push(this.#identityFailure);
     return warnings;
   }
 
@@ -127,7 +127,7 @@ export class StoreWatch {
     return { ...health, ...(health.ok && refusal && { ok: false, detail: refusal }), warnings };
   }
 
-  /** Marks the store now and every minute, and notes the mark in the file. A second call does nothing. */
+  /** Visits the store now and every minute, and notes its identity in the file. A second call does nothing. */
   begin(): void {
     if (this.#stopLooking) return;
     const look = () => {
@@ -138,61 +138,61 @@ export class StoreWatch {
   }
 
   /**
-   * Marks the store a last time, so that a backup which lacks the last keys has a lower count. The store's note that a gateway in
+   * Visits the store a last time, so that a backup which lacks the last keys has a lower count. The store's note that a gateway in
    * this mode uses it is left to expire, because other gateways in this mode may use it.
    */
   async close(): Promise<void> {
     if (!this.#stopLooking) return;
     this.#stopLooking();
-    await this.mark();
+    await this.visit();
   }
 
-  /** Does what is due: looks for an acceptance, marks the store, or compares a new connection. */
+  /** Does what is due: looks for an acceptance, visits the store, or compares a new connection. */
   async #look(): Promise<void> {
     if (this.#isLooking) return;
     this.#isLooking = true;
-    const isDue = this.#options.clock.monotonicMs() - this.#markedAtMs >= MARK_EVERY_MS;
+    const isDue = this.#options.clock.monotonicMs() - this.#visitedAtMs >= VISIT_EVERY_MS;
     if (this.isForgotten) await this.#writeFile();
-    else if (isDue) await this.mark();
+    else if (isDue) await this.visit();
     else if (this.refusal !== undefined) await this.#compareAgain();
     this.#isLooking = false;
   }
 
-  /** Marks the store once, and notices whether it has changed. A store that forgot is only read. */
-  async mark(): Promise<void> {
+  /** Visits the store once, and notices whether it has changed. A store that forgot is only read. */
+  async visit(): Promise<void> {
     const { store, mode, clock } = this.#options;
-    this.#markedAtMs = clock.monotonicMs();
+    this.#visitedAtMs = clock.monotonicMs();
     await this.#compareAgain();
-    if (this.refusal === undefined) await this.#compare(() => store.mark(mode), 1);
+    if (this.refusal === undefined) await this.#compare(() => store.visit(mode), 1);
     await this.#writeFile();
   }
 
   async #compareAgain(): Promise<void> {
     const { store, mode } = this.#options;
-    await this.#compare(() => store.readMark(mode), 0);
+    await this.#compare(() => store.readIdentity(mode), 0);
   }
 
   /**
-   * Compares the store's mark with the last one.
+   * Compares the store's identity with the last one.
    *
    * @param grown by how much the count must have grown at least
    */
-  async #compare(ask: () => Promise<UsedMark | undefined>, grown: 0 | 1): Promise<void> {
+  async #compare(ask: () => Promise<IdentityInUse | undefined>, grown: 0 | 1): Promise<void> {
     const { store, mode, clock, emit } = this.#options;
     // As of the question: another answer may arrive meanwhile, and the store may get another connection.
     const [noted, connection] = [this.#noted, store.connection];
-    const failedBefore = this.#markFailure;
-    let found: UsedMark | undefined;
+    const failedBefore = this.#identityFailure;
+    let found: IdentityInUse | undefined;
     try {
       found = await ask();
       this.storeId = found?.id;
-      this.#markFailure = undefined;
+      this.#identityFailure = undefined;
     } catch (error) {
-      // If the store is away, its mark is compared when it is back.
-      if (!(error instanceof UnreadableMark)) return;
+      // If the store is away, its identity is compared when it is back.
+      if (!(error instanceof UnreadableIdentity)) return;
       this.#compared = connection;
-      this.#markFailure = `${error.message}, ${NOT_NOTICED}`;
-      if (this.#isOpen && !failedBefore) emit('attention', { warning: `store: ${this.#markFailure}` });
+      this.#identityFailure = `${error.message}, ${NOT_NOTICED}`;
+      if (this.#isOpen && !failedBefore) emit('attention', { warning: `store: ${this.#identityFailure}` });
       return;
     }
     if (this.isForgotten) return;
@@ -204,7 +204,7 @@ export class StoreWatch {
     if (found?.otherMode && !this.#isOtherMode && this.#isOpen)
       emit('attention', { warning: `store: ${OTHER_MODE[mode]}` });
     this.#isOtherMode = found?.otherMode ?? false;
-    // The file keeps the mark of the store that is missed, so that a restart compares it too.
+    // The file keeps the identity of the store that is missed, so that a restart compares it too.
     if (this.isForgotten) return;
     this.#compared = connection;
     // A count that was only read may not have reached the replicas, and a failover would lose it.
@@ -281,8 +281,8 @@ export async function storeIdOf(
   watch: StoreWatch | undefined,
 ): Promise<() => string | undefined> {
   if (watch) return () => watch.storeId;
-  const found = store.readMark(mode).then((mark) => mark ?? store.mark(mode));
-  const id = await found.then((mark) => mark.id).catch(() => undefined);
+  const found = store.readIdentity(mode).then((identity) => identity ?? store.visit(mode));
+  const id = await found.then(({ id }) => id).catch(() => undefined);
   return () => id;
 }
 
@@ -300,11 +300,11 @@ export async function acceptStore(
   { by, reason }: ResolutionNote,
 ): Promise<string | undefined> {
   const noted = await readNoted(file);
-  const found = await store.readMark(mode);
+  const found = await store.readIdentity(mode);
   const what = noted.changed?.what ?? differenceOf(noted.mark, found, 0);
   if (what === undefined) return undefined;
-  // An emptied store gets its mark now, so that one that is emptied after this is not accepted.
-  const { id, count } = found ?? (await store.mark(mode));
+  // An emptied store gets its identity now, so that one that is emptied after this is not accepted.
+  const { id, count } = found ?? (await store.visit(mode));
   const at = new Date(clock.wallMs()).toISOString();
   const accepted = { at, by, reason, what };
   for (;;) {
@@ -316,8 +316,12 @@ export async function acceptStore(
   }
 }
 
-/** How the store differs from the one that had the mark before, unless it may be the same. */
-function differenceOf(noted: StoreMark, found: StoreMark | undefined, grown: 0 | 1): string | undefined {
+/** How the store differs from the one that was seen before, unless it may be the same. */
+function differenceOf(
+  noted: StoreIdentity,
+  found: StoreIdentity | undefined,
+  grown: 0 | 1,
+): string | undefined {
   const what =
     found === undefined
       ? 'the store is new or was emptied'

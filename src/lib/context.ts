@@ -114,7 +114,7 @@ export interface RequestContext {
 }
 
 /** Notes that the execution of a request has ended, or that its log line need not wait for that. A second call does nothing. */
-export function markDone(context: RequestContext): void {
+export function setDone(context: RequestContext): void {
   const { onDone } = context;
   context.done = true;
   context.onDone = undefined;

@@ -8,7 +8,7 @@ import { Engine } from '../idempotency/engine.ts';
 import { idempotencyOptions } from '../idempotency/idempotency-options.ts';
 import { protect } from '../idempotency/protect.ts';
 import { systemClock, within } from '../lib/clock.ts';
-import { contextOf, exemplarIdOf, markDone } from '../lib/context.ts';
+import { contextOf, exemplarIdOf, setDone } from '../lib/context.ts';
 import { classOf, type Exchange } from '../lib/exchange.ts';
 import { isProblem, type Problem, problem, problemDocument, sendProblem } from '../lib/problem.ts';
 import { findClientInExpress } from '../requests/client-address.ts';
@@ -235,7 +235,7 @@ class Handlers {
         context.outcome = handlerLate().code;
         recording.redirected.answerFirst(() => this.#refuse(res, handlerLate()));
         // A handler may end hours later, or never: operators see the answer now.
-        markDone(context);
+        setDone(context);
       };
       const onProxy = () => this.#warnOfProxy();
       const limits = { maxBytes, timeoutMs, abandonAfterMs };

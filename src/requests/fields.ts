@@ -27,7 +27,7 @@ const NOT_REPLAYED = [...REQUEST_IDS, 'idempotent-replayed', 'set-cookie'];
  * Turns the header fields of a backend's response into those of the answer to this request. Replaces X-Request-Id with the
  * gateway's own id: the backend's id is not in the gateway's log, and a stored one belongs to another request.
  *
- * @param originalRequestId for a replay: the id of the first request. A replay is marked, and omits Set-Cookie
+ * @param originalRequestId for a replay: the id of the first request. A replay says so, and omits Set-Cookie
  */
 export function answerFields(
   response: readonly string[],

@@ -1,16 +1,16 @@
 import type { RecordId, Token } from '../lib/brands.ts';
 import {
   type AuditRecord,
+  type IdentityInUse,
   type KeyRecord,
   type Mode,
   type ResolutionCount,
   type ResolutionSource,
   type Revision,
   type StoreHealth,
-  type StoreMark,
+  type StoreIdentity,
   StoreUnavailable,
   type StoreUsage,
-  type UsedMark,
 } from './types.ts';
 
 /** What a register holds, and what belongs to it at that moment. */
@@ -150,8 +150,8 @@ export interface Register {
    * @param report called now and then with the number of records that were read
    */
   repairIndex?(report: (records: number) => void): Promise<void>;
-  readMark(mode: Mode): Promise<UsedMark | undefined>;
-  mark(mode: Mode): Promise<UsedMark>;
+  readIdentity(mode: Mode): Promise<IdentityInUse | undefined>;
+  visit(mode: Mode): Promise<IdentityInUse>;
   health(): Promise<StoreHealth>;
   close(): Promise<void>;
 }
@@ -173,36 +173,42 @@ export const CLOSED_IN: Readonly<Record<CopyState, Closed>> = {
   ...{ receiving: 'starts', opened: 'no', undone: 'no' },
 };
 
-/** What a store notes of a copy. Once it has such a mark, it keeps one. */
-export interface CopyMark {
-  /** Grows by one with each change, from 1. A run of the copy that was paused cannot put its older mark in place of a later one. */
+/** How far a copy has come, as each store notes it. Once a store has such a note, it keeps one. */
+export interface CopyProgress {
+  /** Grows by one with each change, from 1. A run of the copy that was paused cannot put its older note in place of a later one. */
   epoch: number;
   state: CopyState;
   /** Source and destination of a copy have the same one. */
   copyId: string;
-  /** Names the run of the command that has written the mark. */
+  /** Names the run of the command that has written it. */
   runId: string;
   /** The identity of the source when the copy began. */
-  source: StoreMark;
+  source: StoreIdentity;
 }
 
-/** `isWhole` false: a run was killed while it changed the mark, or a part of the store was emptied. */
-export type FoundMark = CopyMark & { isWhole: boolean };
+/** `isWhole` false: a run was killed while it changed the progress, or a part of the store was emptied. */
+export type FoundProgress = CopyProgress & { isWhole: boolean };
 
 /** The text that a store keeps: `CLOSED EPOCH JSON`. Each write of the register reads the first letter. */
-export function encodeCopyMark({ epoch, state, copyId, runId, source: { id, count } }: CopyMark): string {
+export function encodeCopyProgress({
+  epoch,
+  state,
+  copyId,
+  runId,
+  source: { id, count },
+}: CopyProgress): string {
   return `${CLOSED_IN[state]} ${epoch} ${JSON.stringify({ state, copyId, runId, source: { id, count } })}`;
 }
 
-/** @throws {StoreUnavailable} if another version has written the mark */
-export function decodeCopyMark(text: string): CopyMark {
+/** @throws {StoreUnavailable} if another version has written it */
+export function decodeCopyProgress(text: string): CopyProgress {
   const [, closed, epoch, json] = /^(no|starts|all) ([1-9]\d*) (\{.*\})$/.exec(text) ?? [];
-  const mark = json && { epoch: Number(epoch), ...(JSON.parse(json) as Omit<CopyMark, 'epoch'>) };
-  if (!mark || CLOSED_IN[mark.state] !== closed)
-    throw new StoreUnavailable(`the mark of a copy is that of another version: ${text}`, {
+  const progress = json && { epoch: Number(epoch), ...(JSON.parse(json) as Omit<CopyProgress, 'epoch'>) };
+  if (!progress || CLOSED_IN[progress.state] !== closed)
+    throw new StoreUnavailable(`the progress of a copy is that of another version: ${text}`, {
       maybeWritten: false,
     });
-  return mark;
+  return progress;
 }
 
 /** A name that a scan has found: that of a record, or of the audit trail of a record that may be gone. */
@@ -219,13 +225,13 @@ export interface Scanned {
  */
 export interface CopyRegister {
   readonly register: Register;
-  readCopyMark(): Promise<FoundMark | undefined>;
+  readCopyProgress(): Promise<FoundProgress | undefined>;
   /**
-   * Durable, on replicas too. When it has answered, every write of every gateway obeys the mark.
+   * Durable, on replicas too. When it has answered, every write of every gateway obeys it.
    *
-   * @returns false, and the mark is not changed, unless its epoch is the one before. True if this very mark is there
+   * @returns false, and nothing is changed, unless the epoch there is the one before. True if this very progress is there
    */
-  changeCopyMark(to: CopyMark): Promise<boolean>;
+  changeCopyProgress(to: CopyProgress): Promise<boolean>;
   /** Names the processes that hold the records, and who holds which. A scan during which it changes may have missed records. */
   servers(): Promise<string>;
   /** All names, in pages. A name may appear twice. */

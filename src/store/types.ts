@@ -250,24 +250,24 @@ export interface StoreHealth {
 
 /**
  * Tells one store from another, and a store from its own backup: the id is random and made with the store, and the count
- * grows with each `mark` of the store. A store whose count has fallen was restored from an older state.
+ * grows with each visit of a gateway. A store whose count has fallen was restored from an older state.
  */
-export interface StoreMark {
+export interface StoreIdentity {
   /** 32 hexadecimal digits. */
   id: string;
   count: number;
 }
 
-export interface UsedMark extends StoreMark {
-  /** A gateway in the other mode has used the store within {@link MARK_LASTS_MS}. */
+export interface IdentityInUse extends StoreIdentity {
+  /** A gateway in the other mode has used the store within {@link VISIT_LASTS_MS}. */
   otherMode: boolean;
 }
 
 /** `idempotency.mode`. */
 export type Mode = 'protect' | 'observe';
 
-/** A gateway counts as using a store for this long after its last mark. */
-export const MARK_LASTS_MS = 150_000;
+/** A gateway counts as using a store for this long after its last visit. */
+export const VISIT_LASTS_MS = 150_000;
 
 /** What a gateway writes into the records that it starts. */
 export interface RecordDefaults {
@@ -328,10 +328,10 @@ export class OtherFormat extends StoreUnavailable {
   }
 }
 
-/** The store's mark has a format of another version. It is left as it is. */
-export class UnreadableMark extends StoreUnavailable {
+/** The store's identity has a format of another version. It is left as it is. */
+export class UnreadableIdentity extends StoreUnavailable {
   constructor() {
-    super('the mark of the store has the format of another version', { maybeWritten: false });
+    super('the identity of the store has the format of another version', { maybeWritten: false });
   }
 }
 

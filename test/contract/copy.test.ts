@@ -4,7 +4,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { Copy, type CopyOptions, type CopyReport } from '../../src/ledger/store-copy.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import type { CopyMark, CopyRegister, CopyState, Scanned } from '../../src/store/register.ts';
+import type { CopyProgress, CopyRegister, CopyState, Scanned } from '../../src/store/register.ts';
 import type { Encryption } from '../../src/store/store-options.ts';
 import { type AuditRecord, type Execution, StoreClosed } from '../../src/store/types.ts';
 import { newRecord } from '../registers/records.ts';
@@ -75,7 +75,7 @@ describe.each(directions)('a copy from %s to %s', (from, to) => {
     const [source, destination] = [places[from]?.() as StorePlace, places[to]?.() as StorePlace];
     const encryption = { keys: [{ id: 'one', secret: 'ab'.repeat(32) }] };
     const [old, sealing] = [await opened(source), await opened(source, encryption)];
-    await old.mark('protect');
+    await old.visit('protect');
     const owners: Record<string, Execution> = await fill(old);
     const sealed = await bring(sealing, 'completed');
     expect(await copy(source, destination)).toMatchObject({ completed: 5, open: 2, audits: 2, cutOff: 0 });
@@ -118,18 +118,18 @@ describe.each(directions)('a copy from %s to %s', (from, to) => {
   });
 });
 
-const markOf = (epoch: number, state: CopyState, runId = 'run'): CopyMark => ({
+const progressOf = (epoch: number, state: CopyState, runId = 'run'): CopyProgress => ({
   ...{ epoch, state, runId },
   ...{ copyId: 'copy', source: { id: 'ab', count: 2 } },
 });
 
 describe.each(Object.entries(places))('%s in a copy', (_kind, place) => {
-  it('takes only the mark of the next epoch, and its own again, and obeys it at once', async () => {
+  it('takes only the progress of the next epoch, and its own again, and obeys it at once', async () => {
     const here = place();
     const [copying, other, store] = [await side(here), await side(here), await opened(here)];
-    expect(await copying.readCopyMark()).toBeUndefined();
-    expect(await copying.changeCopyMark(markOf(2, 'closing'))).toBe(false);
-    expect(await copying.readCopyMark()).toBeUndefined();
+    expect(await copying.readCopyProgress()).toBeUndefined();
+    expect(await copying.changeCopyProgress(progressOf(2, 'closing'))).toBe(false);
+    expect(await copying.readCopyProgress()).toBeUndefined();
     const owner = await bring(store, 'executing');
     for (const [epoch, state] of [
       [1, 'closing'],
@@ -139,11 +139,11 @@ describe.each(Object.entries(places))('%s in a copy', (_kind, place) => {
       [5, 'receiving'],
       [6, 'opened'],
     ] as const) {
-      expect(await copying.changeCopyMark(markOf(epoch, state))).toBe(true);
-      expect(await copying.changeCopyMark(markOf(epoch, state))).toBe(true);
-      expect(await other.changeCopyMark(markOf(epoch, state, 'other'))).toBe(false);
-      expect(await other.changeCopyMark(markOf(epoch - 1, 'undone', 'other'))).toBe(false);
-      expect(await other.readCopyMark()).toEqual({ ...markOf(epoch, state), isWhole: true });
+      expect(await copying.changeCopyProgress(progressOf(epoch, state))).toBe(true);
+      expect(await copying.changeCopyProgress(progressOf(epoch, state))).toBe(true);
+      expect(await other.changeCopyProgress(progressOf(epoch, state, 'other'))).toBe(false);
+      expect(await other.changeCopyProgress(progressOf(epoch - 1, 'undone', 'other'))).toBe(false);
+      expect(await other.readCopyProgress()).toEqual({ ...progressOf(epoch, state), isWhole: true });
       const gateway = await opened(here);
       const isOpen = state === 'undone' || state === 'opened';
       expect(await gateway.health()).toMatchObject(isOpen ? { ok: true } : { ok: false, isClosed: true });
@@ -158,7 +158,7 @@ describe.each(Object.entries(places))('%s in a copy', (_kind, place) => {
     const here = place();
     const copying = await side(here);
     const { recordId } = newRequest();
-    expect(await copying.changeCopyMark(markOf(1, 'receiving'))).toBe(true);
+    expect(await copying.changeCopyProgress(progressOf(1, 'receiving'))).toBe(true);
     const { register } = copying;
     const record = newRecord();
     const write = {
@@ -191,22 +191,22 @@ describe.each(Object.entries(places))('%s in a copy', (_kind, place) => {
   });
 });
 
-it('a Redis whose mark was written in part only is completed by the same mark, and never by an older one', async () => {
+it('a Redis whose progress was written in part only is completed by the same progress, and never by an older one', async () => {
   const prefix = randomUUID();
   const copying = await side({ kind: 'redis', url: redis.url, prefix });
-  await copying.changeCopyMark(markOf(1, 'closing'));
+  await copying.changeCopyProgress(progressOf(1, 'closing'));
   const names = (await redis.admin.keys(`{${prefix}:*closed`)).toSorted();
   expect(names).toHaveLength(1024);
   const [authority = ''] = names.filter((name) => name.includes(':0}'));
   const others = names.filter((name) => name !== authority);
-  await copying.changeCopyMark(markOf(2, 'sealed'));
+  await copying.changeCopyProgress(progressOf(2, 'sealed'));
   await redis.admin.del(...others.slice(0, 500));
-  expect(await copying.readCopyMark()).toMatchObject({ epoch: 2, isWhole: false });
-  expect(await copying.changeCopyMark(markOf(2, 'sealed'))).toBe(true);
-  expect(await copying.readCopyMark()).toMatchObject({ epoch: 2, isWhole: true });
+  expect(await copying.readCopyProgress()).toMatchObject({ epoch: 2, isWhole: false });
+  expect(await copying.changeCopyProgress(progressOf(2, 'sealed'))).toBe(true);
+  expect(await copying.readCopyProgress()).toMatchObject({ epoch: 2, isWhole: true });
   // Another run has got as far as some partitions.
   const later = (await redis.admin.get(authority))?.replace('all 2', 'no 4') ?? '';
   await redis.admin.set(others[0] as string, later);
-  expect(await copying.changeCopyMark(markOf(3, 'moved'))).toBe(false);
+  expect(await copying.changeCopyProgress(progressOf(3, 'moved'))).toBe(false);
   expect(await redis.admin.get(others[0] as string)).toBe(later);
 });

@@ -4,7 +4,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
 import { auditName } from '../../src/store/redis/commands.ts';
 import { requireFormat, whileUnanswered } from '../../src/store/redis/health.ts';
-import { OtherFormat, UnreadableMark } from '../../src/store/types.ts';
+import { OtherFormat, UnreadableIdentity } from '../../src/store/types.ts';
 import { freePort } from '../support/free-port.ts';
 import { openCopyRegister, openStore, type RedisPlace } from '../support/open-store.ts';
 import { startRedis } from '../support/redis-server.ts';
@@ -120,15 +120,15 @@ describe('a Redis', () => {
     }
   });
 
-  it('keeps a mark of another format, and says so', async () => {
+  it('keeps an identity of another format, and says so', async () => {
     const place = newPlace();
     const store = await storeForTest(place);
-    await store.mark('protect');
+    await store.visit('protect');
     const [name = ''] = (await server.admin.keys(`*${place.prefix}:3:0}:mark`)) as string[];
-    await server.admin.set(name, 'a mark of another version');
+    await server.admin.set(name, 'an identity of another version');
     const before = await contentOf(place);
-    await expect(store.mark('protect')).rejects.toThrow(UnreadableMark);
-    await expect(store.readMark('protect')).rejects.toThrow(UnreadableMark);
+    await expect(store.visit('protect')).rejects.toThrow(UnreadableIdentity);
+    await expect(store.readIdentity('protect')).rejects.toThrow(UnreadableIdentity);
     expect(await contentOf(place)).toEqual(before);
   });
 });
@@ -175,7 +175,7 @@ describe('a SQLite database', () => {
     const place = newFolder();
     const first = await openStore(place);
     const completed = await bring(first, 'completed');
-    await first.mark('protect');
+    await first.visit('protect');
     await first.close();
     const tables = query<{ name: string }>(
       place.path,
@@ -190,7 +190,7 @@ describe('a SQLite database', () => {
     expect(await store.takeBack(await bring(store, 'executing'))).toBe('ok');
     expect(await store.resolve(doubtful.recordId, doubtful.token, { as: 'released' }, note)).toBe('ok');
     expect(await store.audit(doubtful.recordId)).toMatchObject([note]);
-    expect(await store.mark('protect')).toMatchObject({ count: 2 });
+    expect(await store.visit('protect')).toMatchObject({ count: 2 });
     expect(await store.health()).toMatchObject({ ok: true });
     const side = await openCopyRegister(place);
     await side.close();

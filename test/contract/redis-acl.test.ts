@@ -59,8 +59,8 @@ it('the documented user can do all that the store needs, and can neither flush n
   const { resolutions } = await store.countDoubts();
   expect(resolutions).toEqual([{ as: 'released', by: 'operator', number: 1 }]);
   expect(await store.start(newRequest())).toEqual({ kind: 'started' });
-  const mark = await store.mark('protect');
-  expect(await store.readMark('protect')).toEqual(mark);
+  const identity = await store.visit('protect');
+  expect(await store.readIdentity('protect')).toEqual(identity);
 
   const counting = await openRedis({ ...storeOptions.parse({ kind: 'redis', url }) }, 5000);
   const fallbacks: string[] = [];
@@ -98,7 +98,7 @@ it('the documented user can do all that the store needs, and can neither flush n
   await copying.putAudit(completed.recordId, await copying.register.audit(doubtful.recordId));
   expect(await store.audit(completed.recordId)).toMatchObject([note]);
   const names = { copyId: 'copy', runId: 'run', source: { id: 'ab', count: 1 } };
-  expect(await copying.changeCopyMark({ epoch: 1, state: 'closing', ...names })).toBe(true);
+  expect(await copying.changeCopyProgress({ epoch: 1, state: 'closing', ...names })).toBe(true);
   expect(await copying.servers()).not.toBe('');
   await expect(store.start(newRequest())).rejects.toThrow(StoreClosed);
 });

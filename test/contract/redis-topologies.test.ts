@@ -132,7 +132,7 @@ async function sqlite() {
 
 async function filled(side: CopyRegister, count = 3000): Promise<RecordId[]> {
   const ids = Array.from({ length: count }, newId);
-  await side.register.mark('protect');
+  await side.register.visit('protect');
   for (let at = 0; at < count; at += 100)
     await Promise.all(
       ids
@@ -301,16 +301,16 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     expect(resolutions).toEqual([{ as: 'released', by: 'command_line', number: 1 }]);
   });
 
-  it('notices that a master has lost its mark, whichever it is', async () => {
+  it('notices that a master has lost its identity, whichever it is', async () => {
     const topology = await topologyOf('cluster');
     const store = await opened(topology);
-    const { id } = await store.mark('protect');
+    const { id } = await store.visit('protect');
     for (const [n, master] of clusterNodes(topology).entries()) {
-      expect(await store.readMark('protect')).toMatchObject({ id, count: n + 1 });
-      const marks = await master.keys(`{${prefix}:3:*}:mark`);
-      for (const key of marks.filter((one) => !one.startsWith(`{${prefix}:3:0}`))) await master.del(key);
-      expect(await store.readMark('protect')).toBeUndefined();
-      expect(await store.mark('protect')).toMatchObject({ id });
+      expect(await store.readIdentity('protect')).toMatchObject({ id, count: n + 1 });
+      const copies = await master.keys(`{${prefix}:3:*}:mark`);
+      for (const key of copies.filter((one) => !one.startsWith(`{${prefix}:3:0}`))) await master.del(key);
+      expect(await store.readIdentity('protect')).toBeUndefined();
+      expect(await store.visit('protect')).toMatchObject({ id });
     }
   });
 
@@ -398,7 +398,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     );
     expect(lines.filter((line) => BEGAN_AGAIN.test(line)).length).toBeGreaterThan(0);
     await expectAll(to, ids);
-    expect(await from.readCopyMark()).toMatchObject({ state: 'moved', isWhole: true });
+    expect(await from.readCopyProgress()).toMatchObject({ state: 'moved', isWhole: true });
 
     const back = await openedCopy(topology, `${prefix}-new`);
     const report = await new Copy({ from: to, to: back }).run();
@@ -457,7 +457,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     await until(async () => (await replays()) === held);
     expect(held).toBeGreaterThan(0);
     expect(held).toBeLessThan(completed.length);
-    // Each start on the dead master makes ioredis connect to it. The others have the connection that was compared with the mark.
+    // Each start on the dead master makes ioredis connect to it. The others have the connection that was compared with the identity.
     const { connection } = store;
     for (let round = 0; round < 10; round++) {
       const asked = Array.from({ length: 10 }, () => newRequest());

@@ -118,7 +118,7 @@ describe('duplicates', () => {
   it('each wait for their own time limit, and are then answered in_flight', async () => {
     const [duplicates, notes] = [new Duplicates(systemClock), [] as string[]];
     const { call, lead } = leadOf(duplicates);
-    lead.markInFlight();
+    lead.setInFlight();
     for (const [name, ms] of [
       ['long', 30],
       ['short', 20],
@@ -149,7 +149,7 @@ describe('duplicates', () => {
     const second = leadOf(duplicates);
     const overdue = follower(duplicates, notes, second.call, 'b', 10);
     await vi.advanceTimersByTimeAsync(11);
-    second.lead.markInFlight();
+    second.lead.setInFlight();
     await overdue;
     expect(notes).toEqual(['a: replayed', 'b: in_flight']);
   });

@@ -26,8 +26,8 @@ function lateRegister(register: MemoryRegister, kind: Write['kind']) {
     idsOf: (digits) => register.idsOf(digits),
     countOpen: (options) => register.countOpen(options),
     audit: (id) => register.audit(id),
-    readMark: (mode) => register.readMark(mode),
-    mark: (mode) => register.mark(mode),
+    readIdentity: (mode) => register.readIdentity(mode),
+    visit: (mode) => register.visit(mode),
     health: () => register.health(),
     close: async () => {},
   };

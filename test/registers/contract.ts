@@ -4,9 +4,9 @@ import { systemRandom } from '../../src/lib/random.ts';
 import type { Listed, Register } from '../../src/store/register.ts';
 import {
   type KeyRecord,
-  MARK_LASTS_MS,
   UnknownCursor,
   UnreadableRecord,
+  VISIT_LASTS_MS,
   VOID_TOKEN_MS,
 } from '../../src/store/types.ts';
 import { EXACT_MS, type Place, STEP_MS } from './places.ts';
@@ -396,20 +396,20 @@ export const contract: [promise: string, show: (place: Place) => Promise<void>][
     },
   ],
   [
-    'a mark tells the store from others, counts visits, and knows the other mode',
+    'an identity tells the store from others, counts visits, and knows the other mode',
     async (place) => {
       const { nodes, pass, reset } = place;
       const [one, other] = nodes;
-      expect(await one.readMark('protect')).toBeUndefined();
-      const { id } = await one.mark('protect');
+      expect(await one.readIdentity('protect')).toBeUndefined();
+      const { id } = await one.visit('protect');
       expect(id).toMatch(/^[0-9a-f]{32}$/);
-      expect(await other.mark('protect')).toEqual({ id, count: 2, otherMode: false });
-      expect(await other.mark('observe')).toEqual({ id, count: 3, otherMode: true });
-      expect(await one.readMark('protect')).toEqual({ id, count: 3, otherMode: true });
-      await pass(MARK_LASTS_MS + STEP_MS);
-      expect(await one.readMark('protect')).toEqual({ id, count: 3, otherMode: false });
+      expect(await other.visit('protect')).toEqual({ id, count: 2, otherMode: false });
+      expect(await other.visit('observe')).toEqual({ id, count: 3, otherMode: true });
+      expect(await one.readIdentity('protect')).toEqual({ id, count: 3, otherMode: true });
+      await pass(VISIT_LASTS_MS + STEP_MS);
+      expect(await one.readIdentity('protect')).toEqual({ id, count: 3, otherMode: false });
       await reset();
-      expect((await place.nodes[0].mark('protect')).id).not.toBe(id);
+      expect((await place.nodes[0].visit('protect')).id).not.toBe(id);
     },
   ],
 ];

@@ -142,7 +142,13 @@ export async function redis(): Promise<Place> {
 const STATES = { no: 'undone', starts: 'closing', all: 'sealed' } as const;
 
 async function closeTo(copy: CopyRegister, closed: Closed): Promise<void> {
-  const epoch = ((await copy.readCopyMark())?.epoch ?? 0) + 1;
-  const mark = { epoch, state: STATES[closed], copyId: 'copy', runId: 'run', source: { id: '', count: 0 } };
-  expect(await copy.changeCopyMark(mark)).toBe(true);
+  const epoch = ((await copy.readCopyProgress())?.epoch ?? 0) + 1;
+  const progress = {
+    epoch,
+    state: STATES[closed],
+    copyId: 'copy',
+    runId: 'run',
+    source: { id: '', count: 0 },
+  };
+  expect(await copy.changeCopyProgress(progress)).toBe(true);
 }

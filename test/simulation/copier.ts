@@ -39,11 +39,11 @@ export class Copier {
     this.machine = new Machine(parts.timeline, clocks, diceOf(parts.seed, 'machine of the copy'));
   }
 
-  /** Whether gateways may be started on the destination too early. After an undo nobody does so, even if another run's mark is left there. */
+  /** Whether gateways may be started on the destination too early. After an undo nobody does so, even if another run's progress is left there. */
   async hasBegun(): Promise<boolean> {
-    const mark = await this.#parts.to.master.register.readCopyMark();
+    const progress = await this.#parts.to.master.register.readCopyProgress();
     if (this.isUndone) return false;
-    return mark?.state === 'receiving' || mark?.state === 'opened';
+    return progress?.state === 'receiving' || progress?.state === 'opened';
   }
 
   async run(): Promise<void> {
@@ -73,12 +73,12 @@ export class Copier {
       if (refused.startsWith('no copy has closed')) this.#undone();
     }
     // Another run has closed the source again meanwhile.
-    const closed = await from.master.register.readCopyMark();
+    const closed = await from.master.register.readCopyProgress();
     if (this.isUndone && closed?.state !== 'undone') this.isUndone = false;
     if (this.#isOver) return;
     // Its last answer may have been lost.
-    const mark = await to.master.register.readCopyMark();
-    if (mark?.state !== 'opened') this.begin(this.#plan.againAfterMs);
+    const progress = await to.master.register.readCopyProgress();
+    if (progress?.state !== 'opened') this.begin(this.#plan.againAfterMs);
     else {
       this.isOpened = true;
       this.#parts.opened();

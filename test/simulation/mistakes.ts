@@ -1,7 +1,7 @@
 import { Ledger } from '../../src/ledger/ledger.ts';
 import type { RecordId } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
-import type { CopyMark, Create, Replace, Reply } from '../../src/store/register.ts';
+import type { CopyProgress, Create, Replace, Reply } from '../../src/store/register.ts';
 import {
   type Execution,
   type KeyRecord,
@@ -54,8 +54,8 @@ const creating = (change: (write: Create) => Create | undefined) =>
 
 /** The destination serves before the records are copied. */
 class OpensFirst extends MemoryRegister {
-  override changeCopyMark(to: CopyMark): Promise<boolean> {
-    return super.changeCopyMark(to.state === 'receiving' ? { ...to, state: 'opened' } : to);
+  override changeCopyProgress(to: CopyProgress): Promise<boolean> {
+    return super.changeCopyProgress(to.state === 'receiving' ? { ...to, state: 'opened' } : to);
   }
 }
 

@@ -1,9 +1,9 @@
 import type { RecordId, Token } from '../../src/lib/brands.ts';
 import type {
-  CopyMark,
+  CopyProgress,
   CopyRegister,
   Create,
-  FoundMark,
+  FoundProgress,
   Register,
   Replace,
   Reply,
@@ -320,24 +320,24 @@ export class NetworkRegister implements Register, CopyRegister {
     return this.#read((register) => register.audit(id));
   }
 
-  readMark(...mode: Parameters<Register['readMark']>): ReturnType<Register['readMark']> {
-    return this.#read((register) => register.readMark(...mode));
+  readIdentity(...mode: Parameters<Register['readIdentity']>): ReturnType<Register['readIdentity']> {
+    return this.#read((register) => register.readIdentity(...mode));
   }
 
-  mark(...mode: Parameters<Register['mark']>): ReturnType<Register['mark']> {
-    return this.#write('mark', (register) => register.mark(...mode));
+  visit(...mode: Parameters<Register['visit']>): ReturnType<Register['visit']> {
+    return this.#write('visit', (register) => register.visit(...mode));
   }
 
   get register(): Register {
     return this;
   }
 
-  readCopyMark(): Promise<FoundMark | undefined> {
-    return this.#read((register) => register.readCopyMark());
+  readCopyProgress(): Promise<FoundProgress | undefined> {
+    return this.#read((register) => register.readCopyProgress());
   }
 
-  changeCopyMark(to: CopyMark): Promise<boolean> {
-    return this.#write('copy mark', (register) => register.changeCopyMark(to));
+  changeCopyProgress(to: CopyProgress): Promise<boolean> {
+    return this.#write('copy progress', (register) => register.changeCopyProgress(to));
   }
 
   servers(): Promise<string> {

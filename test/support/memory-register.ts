@@ -3,10 +3,10 @@ import type { RecordId, Token } from '../../src/lib/brands.ts';
 import {
   CLOSED_IN,
   type Closed,
-  type CopyMark,
+  type CopyProgress,
   type CopyRegister,
   type Create,
-  type FoundMark,
+  type FoundProgress,
   type Listed,
   type OpenCount,
   type Page,
@@ -18,8 +18,8 @@ import {
 } from '../../src/store/register.ts';
 import {
   type AuditRecord,
+  type IdentityInUse,
   type KeyRecord,
-  MARK_LASTS_MS,
   type Mode,
   type ResolutionCount,
   StoreClosed,
@@ -27,7 +27,7 @@ import {
   StoreUnavailable,
   UnknownCursor,
   UnreadableRecord,
-  type UsedMark,
+  VISIT_LASTS_MS,
   VOID_TOKEN_MS,
 } from '../../src/store/types.ts';
 
@@ -47,11 +47,11 @@ export class MemoryRegister implements Register, CopyRegister {
   readonly #voidUntilMs = new Map<string, number>();
   readonly #audits = new Map<RecordId, AuditRecord[]>();
   readonly #resolutions: ResolutionCount[] = [];
-  #copyMark: CopyMark | undefined;
-  #marks = 0;
-  readonly #markedMs = new Map<Mode, number>();
+  #copyProgress: CopyProgress | undefined;
+  #visits = 0;
+  readonly #visitedMs = new Map<Mode, number>();
 
-  /** @param id of the store's mark, 32 hexadecimal digits. Default: random */
+  /** @param id of the store's identity, 32 hexadecimal digits. Default: random */
   constructor(nowMs: () => number, id: string = randomUUID().replaceAll('-', '')) {
     this.#nowMs = nowMs;
     this.#id = id;
@@ -142,17 +142,17 @@ export class MemoryRegister implements Register, CopyRegister {
     return this.#audits.get(id) ?? [];
   }
 
-  async readMark(mode: Mode): Promise<UsedMark | undefined> {
-    if (this.#marks === 0) return undefined;
+  async readIdentity(mode: Mode): Promise<IdentityInUse | undefined> {
+    if (this.#visits === 0) return undefined;
     const otherMs =
-      this.#markedMs.get(mode === 'protect' ? 'observe' : 'protect') ?? Number.NEGATIVE_INFINITY;
-    return { id: this.#id, count: this.#marks, otherMode: this.#nowMs() - otherMs < MARK_LASTS_MS };
+      this.#visitedMs.get(mode === 'protect' ? 'observe' : 'protect') ?? Number.NEGATIVE_INFINITY;
+    return { id: this.#id, count: this.#visits, otherMode: this.#nowMs() - otherMs < VISIT_LASTS_MS };
   }
 
-  async mark(mode: Mode): Promise<UsedMark> {
-    this.#marks++;
-    this.#markedMs.set(mode, this.#nowMs());
-    return (await this.readMark(mode)) as UsedMark;
+  async visit(mode: Mode): Promise<IdentityInUse> {
+    this.#visits++;
+    this.#visitedMs.set(mode, this.#nowMs());
+    return (await this.readIdentity(mode)) as IdentityInUse;
   }
 
   async health(): Promise<StoreHealth> {
@@ -166,15 +166,15 @@ export class MemoryRegister implements Register, CopyRegister {
     return this;
   }
 
-  async readCopyMark(): Promise<FoundMark | undefined> {
-    return this.#copyMark && { ...this.#copyMark, isWhole: true };
+  async readCopyProgress(): Promise<FoundProgress | undefined> {
+    return this.#copyProgress && { ...this.#copyProgress, isWhole: true };
   }
 
-  async changeCopyMark(to: CopyMark): Promise<boolean> {
-    const { epoch = 0, runId } = this.#copyMark ?? {};
+  async changeCopyProgress(to: CopyProgress): Promise<boolean> {
+    const { epoch = 0, runId } = this.#copyProgress ?? {};
     if (to.epoch === epoch && to.runId === runId) return true;
     if (to.epoch !== epoch + 1) return false;
-    this.#copyMark = to;
+    this.#copyProgress = to;
     return true;
   }
 
@@ -199,8 +199,8 @@ export class MemoryRegister implements Register, CopyRegister {
     for (const [token, untilMs] of this.#voidUntilMs) clone.#voidUntilMs.set(token, untilMs);
     for (const [id, audits] of this.#audits) clone.#audits.set(id, audits);
     clone.#resolutions.push(...structuredClone(this.#resolutions));
-    clone.#copyMark = this.#copyMark;
-    clone.#marks = this.#marks;
+    clone.#copyProgress = this.#copyProgress;
+    clone.#visits = this.#visits;
     return clone;
   }
 
@@ -211,7 +211,7 @@ export class MemoryRegister implements Register, CopyRegister {
   }
 
   get #closed(): Closed {
-    return this.#copyMark ? CLOSED_IN[this.#copyMark.state] : 'no';
+    return this.#copyProgress ? CLOSED_IN[this.#copyProgress.state] : 'no';
   }
 
   #entry(id: RecordId): Entry | undefined {

@@ -4,7 +4,7 @@ import { newFolder } from './command.ts';
 import { type ConfigInput, configFile, parsedConfig } from './config.ts';
 import { keptLog } from './log-lines.ts';
 
-/** A gateway that `oncegate serve` would start, in this process: it follows its files, and marks its store. */
+/** A gateway that `oncegate serve` would start, in this process: it follows its files, and visits its store. */
 export interface Started {
   url: string;
   adminUrl: string;

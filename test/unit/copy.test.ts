@@ -6,10 +6,10 @@ import type { RecordId } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { systemRandom } from '../../src/lib/random.ts';
 import {
-  type CopyMark,
+  type CopyProgress,
   type CopyRegister,
   type CopyState,
-  decodeCopyMark,
+  decodeCopyProgress,
   type Register,
   type Seen,
 } from '../../src/store/register.ts';
@@ -37,7 +37,7 @@ class World {
   static async open(): Promise<World> {
     const world = new World();
     const { old } = world;
-    for (const mode of ['protect', 'observe'] as const) await old.mark(mode);
+    for (const mode of ['protect', 'observe'] as const) await old.visit(mode);
     const [completed, large, gaveUp, resolved, freed, dead] = (await Promise.all(
       Array.from({ length: 6 }, () => world.start()),
     )) as [Execution, Execution, Execution, Execution, Execution, Execution];
@@ -85,7 +85,9 @@ class World {
   }
 
   async states(): Promise<(CopyState | undefined)[]> {
-    return [await this.from.readCopyMark(), await this.to.readCopyMark()].map((mark) => mark?.state);
+    return [await this.from.readCopyProgress(), await this.to.readCopyProgress()].map(
+      (progress) => progress?.state,
+    );
   }
 
   async content(register: MemoryRegister): Promise<[Seen | undefined, AuditRecord[]][]> {
@@ -185,7 +187,7 @@ function switched(first: MemoryRegister, other: MemoryRegister, isOther: () => b
   });
 }
 
-const idOf = async (register: MemoryRegister) => (await register.readMark('protect'))?.id;
+const idOf = async (register: MemoryRegister) => (await register.readIdentity('protect'))?.id;
 
 /** Kills a run when the source is sealed. */
 const refuseRecords = (world: World) => async () => {
@@ -285,7 +287,7 @@ describe('a copy', () => {
     expect(await world.serves(world.to)).toBe('closed');
   });
 
-  it('that was paused at any call, while another run copied or undid, changes no mark and at most one record', async () => {
+  it('that was paused at any call, while another run copied or undid, changes no progress and at most one record', async () => {
     for (const other of ['run', 'undo'] as const)
       for (let call = 2, isOver = false; !isOver; call++) {
         const world = await World.open();
@@ -315,7 +317,7 @@ describe('a copy', () => {
       for (let call = 2; ; call++) {
         const world = await World.open();
         const now = world.store(becomes === 'restored' ? await idOf(world.from) : undefined);
-        if (becomes !== 'emptied') await now.mark('protect');
+        if (becomes !== 'emptied') await now.visit('protect');
         let calls = 0;
         const from = switched(world.from, now, () => ++calls >= call);
         const to = watched(world.to, () => calls++);
@@ -329,7 +331,7 @@ describe('a copy', () => {
           await world.expectMoved();
           break;
         }
-        expect(await world.to.readCopyMark()).toMatchObject({ state: 'receiving' });
+        expect(await world.to.readCopyProgress()).toMatchObject({ state: 'receiving' });
         if ((await world.content(world.to)).some(([seen]) => seen))
           for (const again of ['run', 'undo'] as const)
             await expect(world.copy({ from: now })[again]()).rejects.toThrow(CopyRefused);
@@ -350,7 +352,7 @@ describe('a copy', () => {
         .catch((why) => why);
       const [source] = await world.states();
       if (error instanceof CopyRefused) {
-        expect(await now.readCopyMark()).toBeUndefined();
+        expect(await now.readCopyProgress()).toBeUndefined();
         if (source === 'moved') {
           stuck++;
           continue;
@@ -360,7 +362,7 @@ describe('a copy', () => {
         continue;
       }
       // It was emptied before anything was in it, or after the opening.
-      const opened = (await now.readCopyMark()) ? now : world.to;
+      const opened = (await now.readCopyProgress()) ? now : world.to;
       expect(await world.content(opened)).toEqual(await world.content(world.from));
       if (opened === world.to) break;
     }
@@ -370,12 +372,12 @@ describe('a copy', () => {
 
   it('leaves a destination open where a key was started while it was being closed', async () => {
     const world = await World.open();
-    const changeCopyMark = async (mark: CopyMark) => {
-      if (mark.epoch === 1)
+    const changeCopyProgress = async (progress: CopyProgress) => {
+      if (progress.epoch === 1)
         expect(await world.gateway(world.to).start(newRequest())).toEqual({ kind: 'started' });
-      return await world.to.changeCopyMark(mark);
+      return await world.to.changeCopyProgress(progress);
     };
-    const to = withMethods(world.to, { changeCopyMark });
+    const to = withMethods(world.to, { changeCopyProgress });
     await expect(world.copy({ to }).run()).rejects.toThrow('the destination has records');
     expect(await world.states()).toEqual([undefined, 'undone']);
     expect(await world.serves(world.to)).toBe('started');
@@ -407,18 +409,18 @@ describe('a copy', () => {
     await world.expectMoved();
   });
 
-  it('does not close a destination that another run opens while it reads the marks', async () => {
+  it('does not close a destination that another run opens while it reads the progress', async () => {
     const world = new World();
-    await world.old.mark('protect');
+    await world.old.visit('protect');
     const [copied, goOn] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
-    const changeCopyMark = async (mark: CopyMark) => {
-      if (mark.state === 'moved') {
+    const changeCopyProgress = async (progress: CopyProgress) => {
+      if (progress.state === 'moved') {
         copied.resolve();
         await goOn.promise;
       }
-      return await world.from.changeCopyMark(mark);
+      return await world.from.changeCopyProgress(progress);
     };
-    const first = world.copy({ from: withMethods(world.from, { changeCopyMark }) }).run();
+    const first = world.copy({ from: withMethods(world.from, { changeCopyProgress }) }).run();
     await copied.promise;
     let reads = 0;
     const between = async () => {
@@ -427,7 +429,7 @@ describe('a copy', () => {
       await first;
     };
     const reading = (side: MemoryRegister) =>
-      withMethods(side, { readCopyMark: () => between().then(() => side.readCopyMark()) });
+      withMethods(side, { readCopyProgress: () => between().then(() => side.readCopyProgress()) });
     const other = world.copy({ from: reading(world.from), to: reading(world.to) });
     await expect(other.run()).rejects.toThrow(CopyRefused);
     expect(await world.states()).toEqual(['moved', 'opened']);
@@ -568,7 +570,7 @@ describe('a gateway', () => {
   });
 });
 
-it('the mark of a copy of another version is refused', () => {
+it('the progress of a copy of another version is refused', () => {
   for (const text of ['', 'all', 'no 0 {}', 'all 1 {"state":"frozen"}', 'no 1 {"state":"sealed"}'])
-    expect(() => decodeCopyMark(text)).toThrow('the mark of a copy is that of another version');
+    expect(() => decodeCopyProgress(text)).toThrow('the progress of a copy is that of another version');
 });

@@ -250,15 +250,19 @@ it('lists and counts keys in doubt, and executing ones whose owner is dead', asy
   await expect(ledger.countDoubts({ signal: AbortSignal.abort() })).rejects.toThrow('aborted');
 });
 
-it('reports a record that cannot be read, and no mark, list or audit trail as one', async () => {
+it('reports a record that cannot be read, and no identity, list or audit trail as one', async () => {
   const { ledger, register, clock } = open();
   const unreadable: string[] = [];
   const emit = emitTo({ unreadable: ({ recordId }) => unreadable.push(recordId) });
   const store = measured(ledger, clock, emit);
   const damaged = () => Promise.reject(new UnreadableRecord('the key holds another type of value'));
-  Object.assign(register, { read: damaged, readMark: damaged, list: damaged, audit: damaged });
+  Object.assign(register, { read: damaged, readIdentity: damaged, list: damaged, audit: damaged });
   const { recordId } = newRequest();
-  const asked = [store.readMark('protect'), store.list({ inDoubt: true, limit: 1 }), store.audit(recordId)];
+  const asked = [
+    store.readIdentity('protect'),
+    store.list({ inDoubt: true, limit: 1 }),
+    store.audit(recordId),
+  ];
   for (const answer of [...asked, store.get(recordId)])
     await expect(answer).rejects.toThrow(UnreadableRecord);
   expect(unreadable).toEqual([recordId]);

@@ -8,7 +8,7 @@ import {
   StoreClosed,
   StoreUnavailable,
   UnknownCursor,
-  UnreadableMark,
+  UnreadableIdentity,
   UnreadableRecord,
 } from '../types.ts';
 import { addressOf, mastersOf, type RedisClient } from './client.ts';
@@ -32,8 +32,8 @@ export const scripts = {
   read: load('read'),
   readAndTouch: load('read', (lua) => lua.replace('no-writes', 'allow-oom')),
   sweep: load('sweep'),
-  mark: load('mark'),
-  copyMark: load('copy-mark'),
+  visit: load('visit'),
+  copyProgress: load('copy-progress'),
 };
 
 /** The result of a script: nil, a number, bytes, or a list of these. */
@@ -196,7 +196,7 @@ function failureOf(error: unknown): Error {
   if (error instanceof StoreUnavailable || error instanceof UnknownCursor) return error;
   const { name, message } = error as Error;
   if (name === 'ReplyError') {
-    if (message.startsWith('MARK')) return new UnreadableMark();
+    if (message.startsWith('IDENTITY')) return new UnreadableIdentity();
     if (message.startsWith('WRONGTYPE')) return new UnreadableRecord('the key holds another type of value');
     if (message.startsWith('CLOSED')) return new StoreClosed();
     if (message.startsWith('VOIDED')) return refused('the execution was given up: its token is voided');

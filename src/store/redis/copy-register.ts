@@ -1,8 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import { Cluster } from 'ioredis';
 import type { RecordId } from '../../lib/brands.ts';
-import type { CopyMark, CopyRegister, FoundMark } from '../register.ts';
-import { decodeCopyMark, encodeCopyMark } from '../register.ts';
+import type { CopyProgress, CopyRegister, FoundProgress } from '../register.ts';
+import { decodeCopyProgress, encodeCopyProgress } from '../register.ts';
 import { AUDIT_RETENTION_MS, type AuditRecord } from '../types.ts';
 import { encodeAudit } from './audit.ts';
 import { mastersOf, type RedisOptions } from './client.ts';
@@ -12,10 +12,10 @@ import { RedisRegister } from './register.ts';
 
 const KEYS_PER_SCAN = 1000;
 
-/** A Redis as the source or the destination of a copy. Each partition has the mark; that of the first one decides who changes it. */
+/** A Redis as the source or the destination of a copy. Each partition has the progress; that of the first one decides who changes it. */
 export class RedisCopyRegister implements CopyRegister {
   readonly register: RedisRegister;
-  readonly #marks: readonly string[];
+  readonly #names: readonly string[];
 
   /** @throws {StoreUnavailable} */
   static async open(options: RedisOptions): Promise<RedisCopyRegister> {
@@ -24,21 +24,28 @@ export class RedisCopyRegister implements CopyRegister {
 
   private constructor(register: RedisRegister) {
     this.register = register;
-    this.#marks = register.names.partitions.map((start) => `${start}closed`);
+    this.#names = register.names.partitions.map((start) => `${start}closed`);
   }
 
-  async readCopyMark(): Promise<FoundMark | undefined> {
+  async readCopyProgress(): Promise<FoundProgress | undefined> {
     const { commands } = this.register;
-    const texts = await commands.call(() => Promise.all(this.#marks.map((key) => commands.client.get(key))));
+    const texts = await commands.call(() => Promise.all(this.#names.map((key) => commands.client.get(key))));
     const [first] = texts;
-    return first ? { ...decodeCopyMark(first), isWhole: texts.every((text) => text === first) } : undefined;
+    return first
+      ? { ...decodeCopyProgress(first), isWhole: texts.every((text) => text === first) }
+      : undefined;
   }
 
-  async changeCopyMark(to: CopyMark): Promise<boolean> {
-    const [first = '', ...others] = this.#marks;
+  async changeCopyProgress(to: CopyProgress): Promise<boolean> {
+    const [first = '', ...others] = this.#names;
     const { commands } = this.register;
     const put = (key: string, isNext: 0 | 1) =>
-      commands.write(scripts.copyMark, [key], [encodeCopyMark(to), to.epoch, isNext], (reply) => reply === 1);
+      commands.write(
+        scripts.copyProgress,
+        [key],
+        [encodeCopyProgress(to), to.epoch, isNext],
+        (reply) => reply === 1,
+      );
     if (!(await put(first, 1))) return false;
     return (await Promise.all(others.map((key) => put(key, 0)))).every((isThere) => isThere);
   }

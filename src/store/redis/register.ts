@@ -6,12 +6,12 @@ import type { Create, OpenCount, Page, Register, Replace, Reply, Seen } from '..
 import {
   AUDIT_RETENTION_MS,
   type AuditRecord,
-  MARK_LASTS_MS,
+  type IdentityInUse,
   type Mode,
   type StoreHealth,
   StoreUnavailable,
-  UnreadableMark,
-  type UsedMark,
+  UnreadableIdentity,
+  VISIT_LASTS_MS,
   VOID_TOKEN_MS,
 } from '../types.ts';
 import { decodeAudit, encodeAudit } from './audit.ts';
@@ -58,7 +58,7 @@ export class RedisRegister implements Register {
   readonly #isCluster: boolean;
   readonly commands: Commands;
   readonly names: Names;
-  /** What the names begin with in the partitions that have marks and get probes. The first one has the store's identity. */
+  /** What the names begin with in the partitions that have identities and get probes. The first one has the store's identity. */
   readonly #watched: readonly string[];
   readonly #health: RedisHealth;
   readonly #redlock: Redlock;
@@ -249,35 +249,35 @@ export class RedisRegister implements Register {
     return (await this.commands.call(() => this.#client.lrange(key, 0, -1))).map(decodeAudit);
   }
 
-  /** In a cluster there is no mark if any master has lost its copy. A master that is away is checked when it is back. */
-  async readMark(mode: Mode): Promise<UsedMark | undefined> {
-    const [main, , other] = this.#markKeys(mode);
+  /** In a cluster there is no identity if any master has lost its copy. A master that is away is checked when it is back. */
+  async readIdentity(mode: Mode): Promise<IdentityInUse | undefined> {
+    const [main, , other] = this.#identityKeys(mode);
     const [text, isUsed, ...ids] = await this.commands.call(() =>
       Promise.all([
         this.#client.get(main),
         this.#client.exists(other),
-        ...this.#otherMarks.map((key) => this.#client.get(key).catch(() => undefined)),
+        ...this.#otherIdentities.map((key) => this.#client.get(key).catch(() => undefined)),
       ]),
     );
-    const mark = text === null ? undefined : markIn(`${text} ${isUsed}`);
-    return ids.every((id) => id === undefined || id === mark?.id) ? mark : undefined;
+    const identity = text === null ? undefined : identityIn(`${text} ${isUsed}`);
+    return ids.every((id) => id === undefined || id === identity?.id) ? identity : undefined;
   }
 
-  async mark(mode: Mode): Promise<UsedMark> {
-    const args = [systemRandom.token().toString('hex'), MARK_LASTS_MS];
-    const mark = await this.commands.write(scripts.mark, this.#markKeys(mode), args, markIn);
-    const copies = this.#otherMarks.map((key) => () => this.#client.set(key, mark.id));
+  async visit(mode: Mode): Promise<IdentityInUse> {
+    const args = [systemRandom.token().toString('hex'), VISIT_LASTS_MS];
+    const identity = await this.commands.write(scripts.visit, this.#identityKeys(mode), args, identityIn);
+    const copies = this.#otherIdentities.map((key) => () => this.#client.set(key, identity.id));
     await Promise.all(copies.map((copy) => this.commands.call(copy)));
-    return mark;
+    return identity;
   }
 
-  #markKeys(mode: Mode): [mark: string, own: string, other: string] {
+  #identityKeys(mode: Mode): [identity: string, own: string, other: string] {
     const main = `${this.#watched[0]}mark`;
     return [main, `${main}:${mode}`, `${main}:${mode === 'protect' ? 'observe' : 'protect'}`];
   }
 
   /** The keys that repeat the store's identity on the other masters of a cluster. */
-  get #otherMarks(): string[] {
+  get #otherIdentities(): string[] {
     return this.#watched.slice(1).map((start) => `${start}mark`);
   }
 
@@ -321,10 +321,10 @@ const NOT_WRITTEN = { maybeWritten: false };
 
 const DONE: Reply = { done: true };
 
-/** Reads the result of mark.lua. @throws {UnreadableMark} */
-function markIn(reply: ScriptReply | string): UsedMark {
+/** Reads the result of visit.lua. @throws {UnreadableIdentity} */
+function identityIn(reply: ScriptReply | string): IdentityInUse {
   const [, id, count, other] = /^([0-9a-f]+) (\d+) ([01])$/.exec(String(reply)) ?? [];
-  if (id === undefined) throw new UnreadableMark();
+  if (id === undefined) throw new UnreadableIdentity();
   return { id, count: Number(count), otherMode: other === '1' };
 }
 

@@ -5,7 +5,7 @@
  * call.
  */
 
-export const COMMANDS = { write: 0, renew: 1, endLease: 2, mark: 3, sweep: 4, probe: 5 };
+export const COMMANDS = { write: 0, renew: 1, endLease: 2, visit: 3, sweep: 4, probe: 5 };
 
 /** What the writer thread answers to a write. */
 export const ANSWERS = { done: 0, refused: 1, void: 2, closed: 3 };

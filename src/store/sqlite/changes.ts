@@ -2,10 +2,10 @@ import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import type { RecordId } from '../../lib/brands.ts';
 import { layout } from '../codec.ts';
 import type { Create, Replace } from '../register.ts';
-import { AUDIT_RETENTION_MS, MARK_LASTS_MS, UnreadableRecord, VOID_TOKEN_MS } from '../types.ts';
+import { AUDIT_RETENTION_MS, UnreadableRecord, VISIT_LASTS_MS, VOID_TOKEN_MS } from '../types.ts';
 import { ANSWERS, COMMANDS, type Value } from './batch.ts';
 import { refuseOtherFormat } from './database.ts';
-import { idBytes, RECORD_COLUMNS, readSelected, rowOf, SELECT_HEAD, SELECT_MARK } from './records.ts';
+import { idBytes, RECORD_COLUMNS, readSelected, rowOf, SELECT_HEAD, SELECT_IDENTITY } from './records.ts';
 
 /*
  * Three statements do everything that payments need: INSERT, REPLACE and REMOVE. They bind the same values: record id, expiry, the
@@ -98,12 +98,12 @@ export class Changes {
   /** @throws if a later version has migrated the file since it was opened: this one would misread what it holds */
   begin(file: string, runningMs: number): void {
     refuseOtherFormat(file, this.#row('PRAGMA user_version')[0] as number);
-    const [copyMark, anyVoid] = this.#row(
+    const [copyProgress, anyVoid] = this.#row(
       'SELECT copy_mark, EXISTS (SELECT 1 FROM void_tokens) FROM store',
     ) as [string | null, number];
     this.written = 0;
     this.#runningMs = runningMs;
-    this.#closed = copyMark?.split(' ', 1)[0] ?? 'no';
+    this.#closed = copyProgress?.split(' ', 1)[0] ?? 'no';
     this.#anyVoid = anyVoid > 0;
   }
 
@@ -115,8 +115,8 @@ export class Changes {
         return this.#renew(values);
       case COMMANDS.endLease:
         return this.#run(END_LEASE, values);
-      case COMMANDS.mark:
-        return this.#mark(values);
+      case COMMANDS.visit:
+        return this.#visit(values);
       case COMMANDS.sweep:
         return this.#sweep();
       default:
@@ -199,10 +199,10 @@ export class Changes {
     return holder ? 'kept' : 'taken';
   }
 
-  #mark([mode, newId]: Value[]): unknown {
+  #visit([mode, newId]: Value[]): unknown {
     const sql = `UPDATE store SET mark = ifnull(mark, ?), marks = marks + 1, ${mode}_until = ?`;
-    this.#run(sql, [newId, this.#expiresIn(MARK_LASTS_MS)]);
-    return this.#row(SELECT_MARK);
+    this.#run(sql, [newId, this.#expiresIn(VISIT_LASTS_MS)]);
+    return this.#row(SELECT_IDENTITY);
   }
 
   /** Removes expired rows, a few at a time. Returns how many. */

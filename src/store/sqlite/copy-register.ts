@@ -2,8 +2,8 @@ import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import type { RecordId } from '../../lib/brands.ts';
 import { messageOf } from '../../lib/files.ts';
-import type { CopyMark, CopyRegister, FoundMark } from '../register.ts';
-import { decodeCopyMark, encodeCopyMark } from '../register.ts';
+import type { CopyProgress, CopyRegister, FoundProgress } from '../register.ts';
+import { decodeCopyProgress, encodeCopyProgress } from '../register.ts';
 import { AUDIT_RETENTION_MS, type AuditRecord } from '../types.ts';
 import { identityOf, unavailable } from './database.ts';
 import { SqliteRegister } from './sqlite-register.ts';
@@ -29,15 +29,15 @@ export class SqliteCopyRegister implements CopyRegister {
     this.#database = new DatabaseSync(this.#file, { timeout: timeoutMs });
   }
 
-  async readCopyMark(): Promise<FoundMark | undefined> {
-    const text = this.#markText();
-    return text === null ? undefined : { ...decodeCopyMark(text), isWhole: true };
+  async readCopyProgress(): Promise<FoundProgress | undefined> {
+    const text = this.#progressText();
+    return text === null ? undefined : { ...decodeCopyProgress(text), isWhole: true };
   }
 
-  async changeCopyMark(to: CopyMark): Promise<boolean> {
-    const [now, next] = [this.#markText(), encodeCopyMark(to)];
+  async changeCopyProgress(to: CopyProgress): Promise<boolean> {
+    const [now, next] = [this.#progressText(), encodeCopyProgress(to)];
     if (now === next) return true;
-    if (to.epoch !== (now === null ? 0 : decodeCopyMark(now).epoch) + 1) return false;
+    if (to.epoch !== (now === null ? 0 : decodeCopyProgress(now).epoch) + 1) return false;
     // Another process may have changed it since it was read.
     return this.#run('UPDATE store SET copy_mark = ? WHERE copy_mark IS ? RETURNING 1', next, now).length > 0;
   }
@@ -74,7 +74,7 @@ export class SqliteCopyRegister implements CopyRegister {
     await this.register.close();
   }
 
-  #markText(): string | null {
+  #progressText(): string | null {
     const [row] = this.#run('SELECT copy_mark FROM store') as { copy_mark: string | null }[];
     return row?.copy_mark ?? null;
   }

@@ -60,8 +60,8 @@ const LARGEST_IDLE_WAL_BYTES = 64 * 1024 * 1024;
  * `records` is ordered by a row number and not by record id. Record ids are digests, so in a table ordered by them every insert
  * would change another page. A row is in one of two indexes, because each entry that a payout writes costs time.
  *
- * `store` has one row: the clock (running-time.ts), the store's mark (`StoreMark`) with the running times until which each mode
- * counts as in use, and the mark of a copy (`CopyMark`).
+ * `store` has one row: the clock (running-time.ts), the store's identity (`mark`, `marks`) with the running times until which each mode
+ * counts as in use, and the progress of a copy (`copy_mark`).
  */
 const TABLES = `
   CREATE TABLE records (

@@ -3,11 +3,11 @@ import type { RecordId } from '../../lib/brands.ts';
 import { decodeHead, encodeRecord, LONGEST_RETENTION_MS } from '../codec.ts';
 import type { Held } from '../register.ts';
 import {
+  type IdentityInUse,
   type KeyRecord,
   type Mode,
   type StoredCompletion,
   UnreadableRecord,
-  type UsedMark,
 } from '../types.ts';
 import type { Value } from './batch.ts';
 
@@ -136,10 +136,10 @@ function integer(value: Selected, name: string, min: number): number {
 
 const bad = (name: string) => new UnreadableRecord(`the value in column ${name} is not valid`);
 
-export const SELECT_MARK = 'SELECT mark, marks, protect_until, observe_until FROM store';
+export const SELECT_IDENTITY = 'SELECT mark, marks, protect_until, observe_until FROM store';
 
-/** The mark in a row of {@link SELECT_MARK}, if a gateway has written one. */
-export function markOf(row: unknown, mode: Mode, runningMs: number): UsedMark | undefined {
+/** The identity in a row of {@link SELECT_IDENTITY}, if a gateway has written one. */
+export function identityOf(row: unknown, mode: Mode, runningMs: number): IdentityInUse | undefined {
   const [id, count, protectUntil, observeUntil] = row as [string | null, number, number, number];
   if (id === null) return undefined;
   return { id, count, otherMode: (mode === 'protect' ? observeUntil : protectUntil) > runningMs };

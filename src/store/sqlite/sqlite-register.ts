@@ -6,6 +6,7 @@ import { systemRandom } from '../../lib/random.ts';
 import type { Create, Held, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
 import {
   type AuditRecord,
+  type IdentityInUse,
   type Mode,
   OtherFormat,
   StoreClosed,
@@ -13,7 +14,6 @@ import {
   StoreUnavailable,
   type StoreUsage,
   UnknownCursor,
-  type UsedMark,
 } from '../types.ts';
 import { ANSWERS, COMMANDS } from './batch.ts';
 import { valuesOfWrite } from './changes.ts';
@@ -27,7 +27,7 @@ import {
 } from './database.ts';
 import { Maintenance } from './maintenance.ts';
 import { type CountOptions, countOpen, idsOf, type ListQuery, pageOf, type Rows } from './operators.ts';
-import { idBytes, markOf, readSelected, SELECT_MARK, SELECT_RECORD } from './records.ts';
+import { idBytes, identityOf, readSelected, SELECT_IDENTITY, SELECT_RECORD } from './records.ts';
 import { bootId } from './running-time.ts';
 import { closed, type SqliteRegisterOptions, Writer } from './writer.ts';
 
@@ -154,13 +154,13 @@ export class SqliteRegister implements Register {
     });
   }
 
-  readMark(mode: Mode): Promise<UsedMark | undefined> {
-    return this.#reading(() => markOf(this.#prepare(SELECT_MARK).get(), mode, this.runningMs));
+  readIdentity(mode: Mode): Promise<IdentityInUse | undefined> {
+    return this.#reading(() => identityOf(this.#prepare(SELECT_IDENTITY).get(), mode, this.runningMs));
   }
 
-  async mark(mode: Mode): Promise<UsedMark> {
-    const row = await this.#writer.ask(COMMANDS.mark, () => [mode, systemRandom.token().toString('hex')]);
-    return markOf(row, mode, this.runningMs) as UsedMark;
+  async visit(mode: Mode): Promise<IdentityInUse> {
+    const row = await this.#writer.ask(COMMANDS.visit, () => [mode, systemRandom.token().toString('hex')]);
+    return identityOf(row, mode, this.runningMs) as IdentityInUse;
   }
 
   async health(): Promise<StoreHealth> {
@@ -169,10 +169,10 @@ export class SqliteRegister implements Register {
       if (shortage) throw unavailable(shortage);
       refuseOtherFormat(this.#file, await this.#reading(() => versionOf(this.#database)));
       await this.#writer.ask(COMMANDS.probe);
-      const [copyMark] = await this.#reading(
+      const [copyProgress] = await this.#reading(
         () => this.#prepare('SELECT copy_mark FROM store').get() as unknown as [string | null],
       );
-      if (copyMark !== null && !copyMark.startsWith('no ')) throw new StoreClosed();
+      if (copyProgress !== null && !copyProgress.startsWith('no ')) throw new StoreClosed();
       return { ok: true, detail: 'sqlite', warnings: [] };
     } catch (error) {
       const isClosed = error instanceof OtherFormat || error instanceof StoreClosed;

@@ -197,9 +197,9 @@ describe('the commands of the documents', () => {
       'After a backup was restored',
     );
     expect(others).toEqual([]);
-    const mark = { format: 1, mark: { id: '0'.repeat(32), count: 1 }, seenAt: new Date().toISOString() };
+    const noted = { format: 1, mark: { id: '0'.repeat(32), count: 1 }, seenAt: new Date().toISOString() };
     writeFileSync(join(folder, 'restored.yaml'), stringify(stack.config));
-    writeFileSync(join(folder, 'restored.store-identity.json'), JSON.stringify(mark));
+    writeFileSync(join(folder, 'restored.store-identity.json'), JSON.stringify(noted));
     const printed = await runHere(command, { 'gateway.yaml': join(folder, 'restored.yaml') });
     expect(printed).toMatch(/^accepted: the store is .* can be paid again\n$/);
   });

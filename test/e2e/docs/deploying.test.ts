@@ -213,8 +213,8 @@ describe('docs/deploying.md, on an empty machine', () => {
     expect((await shell.run(restart)).match(/"status":"ready"/g)).toHaveLength(2);
     await traffic.stop();
     expect(traffic.sent.filter(({ answer }) => answer?.status !== 201)).toEqual([]);
-    const marks = [8081, 8082].map((port) => `store-identity-${ports.get(`${port}`)}.json`);
-    expect(readdirSync(join(machine, 'var/lib/oncegate'))).toEqual(expect.arrayContaining(marks));
+    const files = [8081, 8082].map((port) => `store-identity-${ports.get(`${port}`)}.json`);
+    expect(readdirSync(join(machine, 'var/lib/oncegate'))).toEqual(expect.arrayContaining(files));
   });
 
   it('a secret of Kubernetes has the variables of its overlay', async () => {

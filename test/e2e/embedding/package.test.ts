@@ -67,7 +67,7 @@ describe('redisStore()', () => {
   it('starts no key when Redis comes back empty, with an identityFile, until an operator accepts it', async () => {
     const redis = await startRedis();
     const folder = temporaryFolder();
-    const options = { url: redis.url, timeoutMs: 5000, identityFile: join(folder, 'mark.json') };
+    const options = { url: redis.url, timeoutMs: 5000, identityFile: join(folder, 'identity.json') };
     const store = await redisStore(options);
     onTestFinished(() => store.close());
     const { post } = await embed((to, protect) => to.post('/payouts', protect, (_req, res) => res.json({})), {
@@ -176,7 +176,7 @@ describe('createGateway()', () => {
     const sandbox = await openSandbox();
     const redis = await startRedis();
     const folder = temporaryFolder();
-    const identityFile = join(folder, 'mark.json');
+    const identityFile = join(folder, 'identity.json');
     const store = { kind: 'redis' as const, url: redis.url, timeoutMs: 5000, identityFile };
     const config = { ...testConfig(folder, sandbox.url), log: { level: 'silent' as const }, store };
     const gateway = await createGateway(config);

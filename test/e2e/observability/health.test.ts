@@ -81,7 +81,7 @@ it('/readyz asks the backend and the store at most ten times a second, however o
   const most = 10 * Math.ceil((performance.now() - startedMs) / 1000);
   expect(new Set(answers.map(({ status }) => status))).toEqual(new Set([200]));
   expect(connections).toBeLessThanOrEqual(most);
-  // The gateways also write marks.
+  // The gateways also visit the store.
   expect((await redis.commandCount('set')) - sets).toBeLessThanOrEqual(most + 5);
   expect(most).toBeLessThan(200);
 });

@@ -15,7 +15,7 @@ import { expect, it } from 'vitest';
 import { measured } from '../../../src/ledger/measured.ts';
 import { acceptStore, StoreWatch } from '../../../src/ledger/store-watch.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
-import { MARK_LASTS_MS } from '../../../src/store/types.ts';
+import { VISIT_LASTS_MS } from '../../../src/store/types.ts';
 import { Events } from '../../../src/telemetry/emit.ts';
 import { withdraw } from '../../support/client.ts';
 import { newFolder, run } from '../../support/command.ts';
@@ -38,7 +38,7 @@ const sandbox = await openSandbox();
 /** A configuration in a folder of its own, and what gateways and checks with it say about the store. */
 class Site {
   readonly folder = newFolder();
-  readonly mark = join(this.folder, 'gateway.store-identity.json');
+  readonly identityFile = join(this.folder, 'gateway.store-identity.json');
   readonly data = join(this.folder, 'data');
   readonly config: ConfigInput;
 
@@ -46,9 +46,9 @@ class Site {
     this.config = testConfig(this.folder, sandbox.url, more);
   }
 
-  /** Starts a gateway and waits until it has marked the store. */
+  /** Starts a gateway and waits until it has visited the store. */
   async start(more: MoreConfig = {}): Promise<Started> {
-    const noted = () => (existsSync(this.mark) ? readFileSync(this.mark, 'utf8') : '');
+    const noted = () => (existsSync(this.identityFile) ? readFileSync(this.identityFile, 'utf8') : '');
     const before = noted();
     const gateway = await startHere({ ...this.config, ...more } as ConfigInput, this.folder);
     await until(() => noted() !== before);
@@ -79,9 +79,9 @@ it('restarts, a kill, several gateways and checks are no change of the store', a
   const site = new Site();
   expect(await site.check()).toEqual([]);
   // A check writes nothing.
-  expect(existsSync(site.mark)).toBe(false);
+  expect(existsSync(site.identityFile)).toBe(false);
   const killed = await spawnGateway(site.config, {}, { folder: site.folder });
-  await until(() => existsSync(site.mark));
+  await until(() => existsSync(site.identityFile));
   const beside = await site.start();
   expect(await site.check()).toEqual([]);
   for (const gateway of [killed, beside]) expect(await readyWarnings(gateway)).toEqual([]);
@@ -95,7 +95,7 @@ it('a restored SQLite file is noticed by check, by the next start and on /readyz
   const site = new Site();
   const first = await site.start();
   expect((await withdraw(first.url, { key: 'before' })).status).toBe(201);
-  // It is younger than the gateway's first mark, and older than its last.
+  // It is younger than the gateway's first visit, and older than its last.
   const backup = newFolder();
   query(site.data, `VACUUM INTO '${join(backup, 'records.db')}'`);
   expect((await withdraw(first.url, { key: 'lost' })).status).toBe(201);
@@ -145,7 +145,7 @@ it('a restored SQLite file is noticed by check, by the next start and on /readyz
   expect(await metric(fourth.adminUrl, 'oncegate_store_forgot')).toBe(0);
   await fourth.shutdown();
   expect(await site.check()).toEqual([]);
-  expect(JSON.parse(readFileSync(site.mark, 'utf8')).accepted).toMatchObject({ by: 'ada' });
+  expect(JSON.parse(readFileSync(site.identityFile, 'utf8')).accepted).toMatchObject({ by: 'ada' });
   expect(await site.accept()).toMatchObject({
     code: 1,
     stderr: expect.stringContaining('nothing to accept'),
@@ -174,7 +174,7 @@ it('a store that was restored is a warning while a gateway observes, and with du
   }
 });
 
-it('a Redis that comes back empty gets no start, because each new connection has to show the mark first', async () => {
+it('a Redis that comes back empty gets no start, because each new connection has to show the identity first', async () => {
   const redis = await startRedis();
   const wire = await startProxy(redis.port);
   const site = new Site(onRedis(wire));
@@ -189,7 +189,7 @@ it('a Redis that comes back empty gets no start, because each new connection has
     }
   });
   await until(() => statuses.before.includes(201));
-  // Time for starts between the new connection and its mark.
+  // Time for starts between the new connection and its identity.
   wire.delayReplies(300);
   await emptied(redis);
   isEmptied = true;
@@ -213,7 +213,7 @@ it('a Redis that is emptied again after it was accepted is refused again', async
   const umask = process.umask(0o077);
   expect((await site.accept()).code).toBe(0);
   process.umask(umask);
-  expect(statSync(site.mark).mode & 0o777).toBe(0o644);
+  expect(statSync(site.identityFile).mode & 0o777).toBe(0o644);
   const gateway = await site.start();
   expect((await withdraw(gateway.url, { key: randomUUID() })).status).toBe(201);
   const forgets = async () =>
@@ -245,35 +245,35 @@ it('starts and restarts are not sent to a store that is refused, whoever asks', 
   expect(await refusing.complete(owner, paid())).toBe('ok');
 });
 
-it('a Redis that is emptied while a gateway runs is noticed at its next mark, and logged once', async () => {
+it('a Redis that is emptied while a gateway runs is noticed at the next visit, and logged once', async () => {
   const redis = await startRedis();
   const store = await storeForTest({ kind: 'redis', url: redis.url, prefix: 'oncegate' });
   const log: object[] = [];
   const logger = pino({ base: null }, { write: (line: string) => log.push(JSON.parse(line)) });
   const watch = await StoreWatch.open({ ...watchOptions(), store, emit: new Events(logger).emit });
-  const markThrice = async () => {
-    for (let marks = 0; marks < 3; marks++) await watch.mark();
+  const visitThrice = async () => {
+    for (let visits = 0; visits < 3; visits++) await watch.visit();
   };
-  await markThrice();
+  await visitThrice();
   expect([log, watch.warnings]).toEqual([[], []]);
   await redis.admin.flushall();
-  await markThrice();
+  await visitThrice();
   const emptied = expect.stringMatching(/the store is new or was emptied;/);
   expect(log).toMatchObject([{ level: 50, msg: 'the store has changed', warning: emptied }]);
   expect(watch.warnings).toEqual([emptied]);
   // While Redis is away, nothing is known, and nothing is said.
   await redis.kill();
-  await watch.mark();
+  await watch.visit();
   expect(log).toHaveLength(1);
 });
 
 /** The options of a watch, apart from its store. */
-const watchOptions = (file = join(newFolder(), 'mark.json')) => ({
+const watchOptions = (file = join(newFolder(), 'identity.json')) => ({
   ...{ file, mode: 'protect' as const, refuses: true, warnForMs: 60_000 },
   ...{ clock: systemClock, emit: emitTo({}) },
 });
 
-it('a promoted replica that lacks a mark which the old master could not replicate is the same store', async () => {
+it('a promoted replica that lacks a visit which the old master could not replicate is the same store', async () => {
   const primary = await startRedis({ args: ['--repl-diskless-sync-delay', '0'] });
   const replica = await startRedis({ args: ['--replicaof', '127.0.0.1', `${primary.port}`] });
   // The replica counts after its first acknowledgement, which may take a second.
@@ -283,21 +283,21 @@ it('a promoted replica that lacks a mark which the old master could not replicat
     storeForTest({ kind: 'redis', url, prefix: 'test', replicas }, { timeoutMs: 2000 });
   const options = watchOptions();
   const watch = await StoreWatch.open({ ...options, store: await openOn(primary, 1) });
-  await watch.mark();
+  await watch.visit();
   await replica.admin.replicaof('NO', 'ONE');
   // Each of these counts on the master, and fails because no replica acknowledges it.
-  for (let marks = 0; marks < 2; marks++) await watch.mark();
+  for (let visits = 0; visits < 2; visits++) await watch.visit();
   const promoted = await StoreWatch.open({ ...options, store: await openOn(replica, 0) });
   expect([promoted.refusal, promoted.warnings]).toEqual([undefined, []]);
 });
 
-/** A watch that has marked its store, and the text of its file in which another gateway has noted a refusal. */
-async function markedOnce() {
+/** A watch that has visited its store, and the text of its file in which another gateway has noted a refusal. */
+async function visitedOnce() {
   const store = await storeForTest({ kind: 'sqlite', path: newFolder() });
   const options = { ...watchOptions(), store };
   const { file } = options;
   const watch = await StoreWatch.open(options);
-  await watch.mark();
+  await watch.visit();
   expect(watch.refusal).toBeUndefined();
   const changed = { at: new Date().toISOString(), what: 'the store is older than it was' };
   const refusal = JSON.stringify({ ...JSON.parse(readFileSync(file, 'utf8')), changed });
@@ -305,21 +305,21 @@ async function markedOnce() {
 }
 
 it('a refusal that another gateway has noted in the file is kept, and holds for all', async () => {
-  const { file, watch, changed, refusal } = await markedOnce();
+  const { file, watch, changed, refusal } = await visitedOnce();
   writeFileSync(file, refusal);
-  await watch.mark();
+  await watch.visit();
   expect(`${watch.refusal}`).toMatch(/^the store is older than it was/);
   expect(JSON.parse(readFileSync(file, 'utf8')).changed).toEqual(changed);
 });
 
 it('an acceptance is not lost if a gateway writes its refusal at the same moment', async () => {
-  const { file, watch, changed, refusal, options } = await markedOnce();
+  const { file, watch, changed, refusal, options } = await visitedOnce();
   writeFileSync(file, refusal);
   const accepting = acceptStore(options, { by: 'ada', reason: 'the books were compared' });
   await until(() => readFileSync(file, 'utf8').includes('accepted'));
   writeFileSync(file, refusal);
   expect(await accepting).toBe(changed.what);
-  await watch.mark();
+  await watch.visit();
   expect(watch.refusal).toBeUndefined();
   expect(JSON.parse(readFileSync(file, 'utf8')).accepted).toMatchObject({ by: 'ada' });
 });
@@ -336,46 +336,48 @@ it('gateways in both modes on one store are warned about, also when one of them 
   expect(storeWarnings(await site.start())).toContainEqual(uses('observe'));
   // The note of the last gateway that leaves expires after this time.
   const [noted] = await redis.admin.keys('*mark*:observe');
-  expect(await redis.admin.pttl(noted as string)).toSatisfy((ms) => ms > 0 && ms <= MARK_LASTS_MS);
+  expect(await redis.admin.pttl(noted as string)).toSatisfy((ms) => ms > 0 && ms <= VISIT_LASTS_MS);
 });
 
 it('a note that cannot be written, read or understood is a warning, and one of another format is kept', async () => {
   const site = new Site();
   const store = { kind: 'sqlite' as const, path: site.data, timeoutMs: 5000 };
-  const identityFile = '/proc/oncegate/mark.json';
+  const identityFile = '/proc/oncegate/identity.json';
   const unwritable = await startHere({ ...site.config, store: { ...store, identityFile } }, newFolder());
   expect((await withdraw(unwritable.url, { key: 'read-only' })).status).toBe(201);
   expect(storeWarnings(unwritable)).toEqual([
-    expect.stringMatching(/^\/proc\/oncegate\/mark\.json cannot be written \(ENOENT\), so .* not noticed/),
+    expect.stringMatching(
+      /^\/proc\/oncegate\/identity\.json cannot be written \(ENOENT\), so .* not noticed/,
+    ),
   ]);
   await unwritable.shutdown();
 
   // As after a failed mount, or on a full disk: what cannot be put in place is removed again.
-  mkdirSync(site.mark);
+  mkdirSync(site.identityFile);
   const opened = await storeForTest({ kind: 'sqlite', path: site.data });
-  const watch = await StoreWatch.open({ ...watchOptions(site.mark), store: opened });
-  await watch.mark();
+  const watch = await StoreWatch.open({ ...watchOptions(site.identityFile), store: opened });
+  await watch.visit();
   expect(watch.warnings).toEqual([expect.stringMatching(/cannot be written \(EISDIR\)/)]);
   expect(readdirSync(site.folder).filter((name) => name.includes('store-identity'))).toEqual([
     'gateway.store-identity.json',
   ]);
-  rmSync(site.mark, { recursive: true });
+  rmSync(site.identityFile, { recursive: true });
 
-  writeFileSync(site.mark, '{"mark":');
+  writeFileSync(site.identityFile, '{"mark":');
   const replacing = await site.start();
   expect(storeWarnings(replacing)).toEqual([expect.stringMatching(/cannot be read \(it is not valid\)/)]);
   await replacing.shutdown();
   expect(await site.check()).toEqual([]);
 
   const later = JSON.stringify({ format: 2, store: 'something else' });
-  writeFileSync(site.mark, later);
+  writeFileSync(site.identityFile, later);
   const why = 'it has format 2, and this version knows format 1';
   expect(await site.check()).toEqual([expect.stringContaining(why)]);
-  const marks = () => query(site.data, 'SELECT marks FROM store')[0]?.marks as number;
-  const before = marks();
+  const visits = () => query(site.data, 'SELECT marks FROM store')[0]?.marks as number;
+  const before = visits();
   const gateway = await startHere(site.config, site.folder);
-  await until(() => marks() > before);
+  await until(() => visits() > before);
   expect(storeWarnings(gateway)).toEqual([expect.stringContaining(why)]);
   await gateway.shutdown();
-  expect(readFileSync(site.mark, 'utf8')).toBe(later);
+  expect(readFileSync(site.identityFile, 'utf8')).toBe(later);
 });

@@ -85,7 +85,7 @@ describe('a Redis that speaks TLS and asks for a certificate', () => {
     } as ConfigInput);
     const side = await openCopyRegister(config, systemClock);
     onTestFinished(() => side.close());
-    expect(await side.readCopyMark()).toBeUndefined();
+    expect(await side.readCopyProgress()).toBeUndefined();
   });
 
   test('is refused if its certificate is from another authority or has another name', async () => {

@@ -4,8 +4,8 @@
 -- KEYS[1]  record
 -- KEYS[2]  index of the partition's open records
 -- KEYS[3]  lease
--- KEYS[4]  mark of a copy. Its first letter: n, the partition takes writes; s, no starts; a, no writes
--- KEYS[5]  mark of a voided token
+-- KEYS[4]  progress of a copy. Its first letter: n, the partition takes writes; s, no starts; a, no writes
+-- KEYS[5]  exists while the token is void
 -- ARGV[1]  the record
 -- ARGV[2]  its lifetime in milliseconds
 -- ARGV[3]  its entry in the index

@@ -4,8 +4,8 @@
 -- KEYS[1]  record
 -- KEYS[2]  index of the partition's open records
 -- KEYS[3]  lease
--- KEYS[4]  mark of a copy, as in create.lua
--- KEYS[5]  mark of a voided token        (5 to 7 only with ARGV[8] to ARGV[13])
+-- KEYS[4]  progress of a copy, as in create.lua
+-- KEYS[5]  exists while the token is void (5 to 7 only with ARGV[8] to ARGV[13])
 -- KEYS[6]  audit trail, a list
 -- KEYS[7]  numbers of resolutions, a hash
 -- ARGV[1]  the revision that must be there, 16 bytes; '' for nothing

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Puts the mark of a copy into a partition.
+-- Puts the progress of a copy into a partition.
 --
--- KEYS[1]  mark: what the partition refuses, the epoch of the mark, and more, with spaces between them
--- ARGV[1]  the new mark
+-- KEYS[1]  progress: what the partition refuses, its epoch, and more, with spaces between them
+-- ARGV[1]  the new progress
 -- ARGV[2]  its epoch
--- ARGV[3]  '1' if it replaces only the mark of the epoch before, otherwise it replaces any earlier one
--- Result:  1 if the new mark is there, otherwise 0
+-- ARGV[3]  '1' if it replaces only that of the epoch before, otherwise it replaces any earlier one
+-- Result:  1 if the new progress is there, otherwise 0
 local now = redis.call('GET', KEYS[1])
 local epoch = tonumber(string.match(now or '', '^%a+ (%d+) ') or '0')
 local before = tonumber(ARGV[2]) - 1
