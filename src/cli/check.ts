@@ -134,9 +134,10 @@ async function checkGateway(config: Config, identityFile?: string): Promise<Repo
 /** Where the parts are, by the names of their checks. Without passwords. /readyz, which everyone may read, has no addresses. */
 function addressesOf(config: Config): Record<string, string> {
   const { store, upstream } = masked(config) as Pick<Config, 'store' | 'upstream'>;
-  const ofRedis = (redis: Extract<Config['store'], { kind: 'redis' }>) =>
-    redis.url ?? (redis.sentinels?.nodes ?? redis.cluster ?? []).join(', ');
-  return { store: store.kind === 'sqlite' ? resolve(store.path) : ofRedis(store), upstream: upstream.url };
+  const ofServer = (server: Exclude<Config['store'], { kind: 'sqlite' }>) =>
+    server.url ??
+    (server.kind === 'redis' ? (server.sentinels?.nodes ?? server.cluster ?? []).join(', ') : '');
+  return { store: store.kind === 'sqlite' ? resolve(store.path) : ofServer(store), upstream: upstream.url };
 }
 
 async function checkFiles(config: Config): Promise<Report> {

@@ -166,8 +166,8 @@ export function* contradictions({
 }: Parsed): Generator<[(string | number)[], string]> {
   if (limits.bufferedBytes !== undefined && limits.bufferedBytes < limits.bodyBytes)
     yield [['limits', 'bufferedBytes'], `must not be less than limits.bodyBytes (${limits.bodyBytes})`];
-  if (store.kind === 'sqlite' && lock.nodes.length > 0) {
-    yield [['lock', 'nodes'], 'is only possible with a redis store: sqlite stores its leases itself'];
+  if (store.kind !== 'redis' && lock.nodes.length > 0) {
+    yield [['lock', 'nodes'], `is only possible with a redis store: ${store.kind} stores its leases itself`];
   }
   yield* lifetimeMistakes(lock.leaseMs, upstream, retention);
   for (const [i, open] of auth.public.entries())

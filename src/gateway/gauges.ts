@@ -11,7 +11,7 @@ import type { Metrics } from '../telemetry/metrics.ts';
 export function showConfig(metrics: Metrics, config: Config): void {
   const { mode, undeclared, inDoubtPageAfterMs } = config.idempotency;
   const { store } = config;
-  const kind = store.kind === 'sqlite' ? 'sqlite' : redisOf(store);
+  const kind = store.kind === 'redis' ? redisOf(store) : store.kind;
   metrics.configInfo.set({ mode, undeclared, store: kind, keys: config.auth.keys.source }, 1);
   metrics.inDoubtPageAfter.set(inDoubtPageAfterMs / 1000);
   metrics.observing.set(Number(mode === 'observe'));

@@ -2,7 +2,7 @@ import type { RecordId, Token } from '../lib/brands.ts';
 import { type Clock, momentOf, sinceMs, systemClock } from '../lib/clock.ts';
 import type { Completion } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
-import type { Held, Register, Reply, Seen, Write } from '../store/register.ts';
+import { type Held, KeyLocked, type Register, type Reply, type Seen, type Write } from '../store/register.ts';
 import { ResponseCipher } from '../store/response-cipher.ts';
 import {
   type CountedNote,
@@ -289,6 +289,9 @@ export class Ledger extends LedgerReader {
       },
       (error: unknown) => {
         if (error instanceof StoreClosed) this.#closed = error;
+        // Only a start creates.
+        if (error instanceof KeyLocked && write.kind === 'create')
+          return finish({ kind: 'in_flight' } as Answer);
         // A start was refused before, and only its mark on another owner's record may have been written.
         if (starter && !isOwn && error instanceof StoreUnavailable && error.maybeWritten)
           throw new StoreUnavailable(error.message, { cause: error, maybeWritten: false });
@@ -314,9 +317,7 @@ export class Ledger extends LedgerReader {
     };
   }
 
-  #isAlive({ alive }: OwnerMemory): boolean {
-    return sinceMs(this.clock, alive) < this.#own.lifetimes.leaseMs;
-  }
+  #isAlive = ({ alive }: OwnerMemory) => sinceMs(this.clock, alive) < this.#own.lifetimes.leaseMs;
 
   /** The record that this process wrote last for the owner. The store holds it unless another process has changed it. */
   #guess({ memory }: Owner): Held | undefined {

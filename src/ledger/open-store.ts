@@ -5,7 +5,7 @@ import { type Clock, systemClock } from '../lib/clock.ts';
 import type { RedisClient } from '../store/redis/client.ts';
 import type { CopyRegister, Register } from '../store/register.ts';
 import { ResponseCipher } from '../store/response-cipher.ts';
-import type { lockOptions, RedisSection, StoreOptions } from '../store/store-options.ts';
+import type { lockOptions, PostgresSection, RedisSection, StoreOptions } from '../store/store-options.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import { Ledger } from './ledger.ts';
 
@@ -70,6 +70,11 @@ export async function openRegister(
     const options = await redisOptions(store, lock, openCertificate);
     return await RedisRegister.open({ ...options, ...tools, clock, gatewayId });
   }
+  if (store.kind === 'postgres') {
+    const { PostgresRegister } = await import('../store/postgres/register.ts');
+    const options = await postgresOptions(store, openCertificate);
+    return await PostgresRegister.open({ ...options, ...tools, clock, gatewayId });
+  }
   const { SqliteRegister } = await import('../store/sqlite/sqlite-register.ts');
   return await SqliteRegister.open({ ...store, ...tools, clock });
 }
@@ -88,9 +93,15 @@ export async function openCopyRegister(
     const { SqliteCopyRegister } = await import('../store/sqlite/copy-register.ts');
     return await SqliteCopyRegister.open({ ...store, timeoutMs, clock });
   }
+  const gatewayId = `copy:${process.pid}`;
+  if (store.kind === 'postgres') {
+    const { PostgresCopyRegister } = await import('../store/postgres/copy-register.ts');
+    const options = await postgresOptions(store, openSilently);
+    return await PostgresCopyRegister.open({ ...options, timeoutMs, clock, gatewayId });
+  }
   const { RedisCopyRegister } = await import('../store/redis/copy-register.ts');
   const options = await redisOptions(store, lock, openSilently);
-  return await RedisCopyRegister.open({ ...options, timeoutMs, clock, gatewayId: `copy:${process.pid}` });
+  return await RedisCopyRegister.open({ ...options, timeoutMs, clock, gatewayId });
 }
 
 /**
@@ -124,9 +135,13 @@ async function redisOptions(
   return { ...store, location: store, tls, replicas, mayLoseOnFailover, lockNodes };
 }
 
+async function postgresOptions(store: PostgresSection, openCertificate: typeof openSilently) {
+  return { ...store, tls: (await tlsOf(store, openCertificate)) ?? store.tls === true };
+}
+
 /** Makes the TLS of the section `store.tls`. Without that section, a server's certificate must come from a well-known authority. */
 async function tlsOf(
-  { tls }: RedisSection,
+  { tls }: Pick<RedisSection | PostgresSection, 'tls'>,
   openCertificate: typeof openSilently,
 ): Promise<ClientTls | undefined> {
   return typeof tls === 'object'

@@ -111,7 +111,8 @@ export interface Register {
   /**
    * Nothing → record. Refused, and nothing written, if the token is void or the store is closed.
    *
-   * @throws {StoreUnavailable} not written: the token is void, or the store is closed ({@link StoreClosed})
+   * @throws {StoreUnavailable} not written: the token is void, the store is closed ({@link StoreClosed}), or the record is about
+   *   to be written ({@link KeyLocked})
    */
   create(id: RecordId, write: Create): Promise<Reply>;
   /**
@@ -154,6 +155,13 @@ export interface Register {
   visit(mode: Mode): Promise<IdentityInUse>;
   health(): Promise<StoreHealth>;
   close(): Promise<void>;
+}
+
+/** Another transaction is writing the record of the key. Nothing was written. */
+export class KeyLocked extends StoreUnavailable {
+  constructor() {
+    super('another transaction is writing the record', { maybeWritten: false });
+  }
 }
 
 /**

@@ -18,6 +18,13 @@ const redisAddress = z
     'must be an address such as redis://redis.internal:6379 (rediss:// for TLS); set username and password as separate options',
   );
 
+const isPostgresUrl = (text: string): boolean => {
+  if (!URL.canParse(text)) return false;
+  const { protocol, hostname, pathname, search, hash } = new URL(text);
+  const isServer = /^postgres(?:ql)?:$/.test(protocol) && hostname !== '';
+  return isServer && /^\/[^/]+$/.test(pathname) && search === '' && hash === '';
+};
+
 /** Section `lock`. */
 export const lockOptions = z.strictObject({
   /** How long the owner of a key counts as alive without renewing its lease. */
@@ -154,12 +161,52 @@ const redisStore = z
       mistake('cluster', 'must begin with rediss:// for all nodes of the cluster, or for none');
   });
 
+/** PostgreSQL 13 or newer. `oncegate store prepare` makes its tables. */
+const postgresStore = z.strictObject({
+  kind: z.literal('postgres'),
+  /** The server and the database, with its credentials. */
+  url: z
+    .string()
+    .refine(
+      isPostgresUrl,
+      'must be an address such as postgres://oncegate:password@postgres.internal:5432/payments, without parameters',
+    ),
+  /** The schema that holds the tables. */
+  schema: z
+    .string()
+    .regex(
+      /^[a-z_][a-z0-9_]{0,62}$/,
+      'must be 1 to 63 lower-case letters, digits and _, and must not begin with a digit',
+    )
+    .default('oncegate'),
+  /** TLS: true, or a section with paths of PEM files. The certificate of the server is always checked. */
+  tls: z.union([z.boolean(), clientTlsOptions]).default(false),
+  /** How long to wait for PostgreSQL at the start. */
+  connectTimeoutMs: z.number().int().min(100).max(120_000).default(5000),
+  durability: z
+    .strictObject({
+      /**
+       * True: a store that was emptied, restored or has lost writes is a warning, and keys may be paid twice. False: no new key is
+       * started then.
+       */
+      mayLoseOnFailover: z.boolean().default(false),
+    })
+    .prefault({}),
+  identityFile,
+  encryption: encryption.optional(),
+  /** A command without an answer within this time fails: the store is unavailable. */
+  timeoutMs,
+});
+
 export type Encryption = z.output<typeof encryption>;
 
 /** Section `store`. */
-export const storeOptions = z.discriminatedUnion('kind', [sqliteStore, redisStore]);
+export const storeOptions = z.discriminatedUnion('kind', [sqliteStore, redisStore, postgresStore]);
 
 export type StoreOptions = z.output<typeof storeOptions>;
 
 /** The section `store` with `kind: redis`. */
 export type RedisSection = z.output<typeof redisStore>;
+
+/** The section `store` with `kind: postgres`. */
+export type PostgresSection = z.output<typeof postgresStore>;

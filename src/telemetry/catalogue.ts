@@ -294,7 +294,7 @@ export const CATALOGUE = {
     labels: {
       mode: ['protect', 'observe'],
       undeclared: ['protect', 'pass', 'refuse'],
-      store: ['sqlite', 'redis', 'redis_sentinels', 'redis_cluster'],
+      store: ['sqlite', 'redis', 'redis_sentinels', 'redis_cluster', 'postgres'],
       keys: ['file', 'upstream'],
     },
     combine: 'max',

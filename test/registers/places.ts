@@ -5,6 +5,8 @@ import { DatabaseSync } from 'node:sqlite';
 import { afterAll, expect } from 'vitest';
 import type { RecordId } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
+import { PostgresCopyRegister } from '../../src/store/postgres/copy-register.ts';
+import { PostgresRegister } from '../../src/store/postgres/register.ts';
 import { Names } from '../../src/store/redis/commands.ts';
 import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
 import { RedisRegister } from '../../src/store/redis/register.ts';
@@ -12,6 +14,7 @@ import type { Closed, CopyRegister, Register } from '../../src/store/register.ts
 import { SqliteCopyRegister } from '../../src/store/sqlite/copy-register.ts';
 import { SqliteRegister } from '../../src/store/sqlite/sqlite-register.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
+import { startPostgres } from '../support/postgres-server.ts';
 import { startRedis } from '../support/redis-server.ts';
 
 /**
@@ -134,6 +137,49 @@ export async function redis(): Promise<Place> {
         Buffer.concat([value?.subarray(0, 17) ?? Buffer.of(), Buffer.of(0xff)]),
         'KEEPTTL',
       );
+    },
+    closeTo: (closed) => closeTo(copy, closed),
+  };
+}
+
+/** As if `ms` had passed: every time that the tables hold is earlier by that. */
+const passIn = (schema: string) => `
+  UPDATE ${schema}.records SET expires_at = expires_at - $1::interval, due = due - $1::interval, leased_until = leased_until - $1::interval,
+    void_until = (SELECT array_agg(u - $1::interval ORDER BY n) FROM unnest(void_until) WITH ORDINALITY v (u, n));`;
+
+export async function postgres(): Promise<Place> {
+  // Nothing has to survive the machine.
+  const { url, admin } = await startPostgres({ fsync: 'off' });
+  const options = {
+    ...{ url, schema: 'oncegate', gatewayId: 'gateway' },
+    ...{ timeoutMs: 10_000, connectTimeoutMs: 5_000, clock: systemClock },
+  };
+  const nodes = [await PostgresRegister.open(options), await PostgresRegister.open(options)] as const;
+  const copy = await PostgresCopyRegister.open(options);
+  afterAll(() => Promise.all([copy, ...nodes].map((node) => node.close())));
+  return {
+    name: 'postgres',
+    nodes,
+    pass: async (ms) => {
+      const by = `${ms} ms`;
+      await admin.query(passIn('oncegate'), [by]);
+      const visited = ['protect_until', 'observe_until'].map(
+        (column) => `${column} = ${column} - $1::interval`,
+      );
+      await admin.query(`UPDATE oncegate.store SET ${visited.join()}`, [by]);
+    },
+    reset: async () => {
+      await admin.query('TRUNCATE oncegate.records, oncegate.audit, oncegate.resolutions');
+      await admin.query(
+        "UPDATE oncegate.store SET identity = NULL, visits = 0, protect_until = '-infinity', observe_until = '-infinity', copy_progress = NULL",
+      );
+    },
+    damage: async (id) => {
+      // Its first letter and its revision, and then something else.
+      const damaged = "substring(record FROM 1 FOR 17) || '\\xff'::bytea";
+      await admin.query(`UPDATE oncegate.records SET record = ${damaged} WHERE id = $1`, [
+        Buffer.from(id, 'hex'),
+      ]);
     },
     closeTo: (closed) => closeTo(copy, closed),
   };

@@ -1,0 +1,190 @@
+import type { ClientConfig, Client as PgClient } from 'pg';
+import type { ClientTls } from '../../lib/certificate.ts';
+import { messageOf } from '../../lib/files.ts';
+import { KeyLocked } from '../register.ts';
+import type { PostgresSection } from '../store-options.ts';
+import { OtherFormat, STORE_FORMAT, StoreUnavailable } from '../types.ts';
+
+/** The section `store`, and what else a connection needs. */
+export interface ServerOptions
+  extends Pick<PostgresSection, 'url' | 'schema' | 'timeoutMs' | 'connectTimeoutMs'> {
+  /** Default: no TLS. True: the server's certificate must come from a well-known authority. */
+  tls?: ClientTls | boolean | undefined;
+}
+
+/** A statement that the server prepares once for each connection. `name` belongs to its text. */
+export interface Statement {
+  name: string;
+  text: string;
+}
+
+/** SQLSTATE classes of errors after which a transaction may have been committed all the same: the connection or the server ends. */
+const PERHAPS_WRITTEN = /^(?:08|57P|58|F0|XX)/;
+const LOCK_NOT_AVAILABLE = '55P03';
+/** The tables, the schema or the function are missing. */
+const NOT_PREPARED = new Set(['3F000', '42P01', '42883']);
+/** The statement is unknown, or another client has prepared it on the connection. */
+const OF_ANOTHER_CLIENT = new Set(['26000', '42P05']);
+
+const SESSION = `SET default_transaction_isolation = 'read committed'; SET client_encoding = 'UTF8'; SET statement_timeout = 0`;
+
+/** What a connection leads to. A server that was started again is another one. */
+const SELECT_SERVER = `SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('server_encoding'),
+  extract(epoch from pg_postmaster_start_time())::text, pg_backend_pid()`;
+const OLDEST_VERSION = 130_000;
+
+/** One connection to the server. It runs one statement at a time. */
+export class Connection {
+  readonly #client: PgClient;
+  /** Names the server process. */
+  readonly server: string;
+  readonly pid: number;
+  isOpen = true;
+  #warning: string | undefined;
+
+  /**
+   * @param ended called once, when the connection can be used no longer
+   * @throws {StoreUnavailable} with a message for the operator
+   */
+  static async open(options: ServerOptions, ended: () => void): Promise<Connection> {
+    const { Client } = await loadedPackage();
+    const client = new Client(configOf(options));
+    // Without a listener an error on an idle connection would end the process.
+    client.on('error', ended);
+    client.on('end', ended);
+    try {
+      await client.connect();
+      await client.query(SESSION);
+      const { rows } = await client.query({ text: SELECT_SERVER, rowMode: 'array' });
+      const [version, isStandby, encoding, server, pid] = rows[0] as [
+        number,
+        boolean,
+        string,
+        string,
+        number,
+      ];
+      if (version < OLDEST_VERSION)
+        throw new StoreUnavailable('postgres is too old: 13 or newer is needed', NOT_WRITTEN);
+      if (isStandby) throw new StoreUnavailable('postgres is a standby, which takes no writes', NOT_WRITTEN);
+      if (encoding !== 'UTF8')
+        throw new StoreUnavailable(
+          `the postgres database has the encoding ${encoding}: it must be UTF8`,
+          NOT_WRITTEN,
+        );
+      const connection = new Connection(client, server, pid);
+      await connection.#requireFormat(options.schema);
+      return connection;
+    } catch (error) {
+      client.end().catch(() => {});
+      throw failureOf(error, options.schema, false);
+    }
+  }
+
+  private constructor(client: PgClient, server: string, pid: number) {
+    this.#client = client;
+    this.server = server;
+    this.pid = pid;
+    client.once('end', () => {
+      this.isOpen = false;
+    });
+    client.on('notice', ({ severity, message }) => {
+      if (severity !== 'NOTICE') this.#warning = message;
+    });
+  }
+
+  /**
+   * Runs one statement in a transaction of its own.
+   *
+   * @returns the rows as arrays
+   * @throws what `pg` throws
+   * @throws {StoreUnavailable} perhaps written: the server warns that standbys may not have the transaction
+   */
+  async run<Row extends unknown[]>({ name, text }: Statement, values: unknown[]): Promise<Row[]> {
+    this.#warning = undefined;
+    const { rows } = await this.#client.query<Row>({ name, text, values, rowMode: 'array' });
+    if (this.#warning !== undefined) throw new StoreUnavailable(`postgres: ${this.#warning}`);
+    return rows;
+  }
+
+  /** Runs statements without values in one transaction. @throws what `pg` throws */
+  async script(text: string): Promise<void> {
+    await this.#client.query(text);
+  }
+
+  /** Ends it at once. The server may still execute what was sent. */
+  drop(): void {
+    this.isOpen = false;
+    const { stream } = (this.#client as unknown as { connection: { stream: { destroy(): void } } })
+      .connection;
+    stream.destroy();
+  }
+
+  /** Resolves when it is closed. */
+  async close(): Promise<void> {
+    this.isOpen = false;
+    await this.#client.end().catch(() => {});
+  }
+
+  async #requireFormat(schema: string): Promise<void> {
+    const [[found] = []] = await this.run<[number]>(
+      { name: '', text: `SELECT format FROM ${schema}.store` },
+      [],
+    );
+    if (found !== STORE_FORMAT)
+      throw new OtherFormat(
+        `the schema ${schema} has records of format ${found}, and this gateway knows format ${STORE_FORMAT}: use a gateway version that knows it, or configure another store.schema, but then the keys of those records can be paid again`,
+      );
+  }
+}
+
+async function loadedPackage() {
+  try {
+    return (await import('pg')).default;
+  } catch (error) {
+    throw new StoreUnavailable('store.kind: postgres needs the package pg: npm install pg@8', {
+      maybeWritten: false,
+      cause: error,
+    });
+  }
+}
+
+export const NOT_WRITTEN = { maybeWritten: false };
+
+function configOf({ url, tls, timeoutMs, connectTimeoutMs }: ServerOptions): ClientConfig {
+  const { hostname, port, username, password, pathname } = new URL(url);
+  return {
+    host: hostname.replace(/^\[|\]$/g, ''),
+    port: Number(port) || 5432,
+    user: decodeURIComponent(username),
+    password: decodeURIComponent(password),
+    database: decodeURIComponent(pathname.slice(1)),
+    ssl: typeof tls === 'object' ? { ...tls.options } : (tls ?? false),
+    application_name: 'oncegate',
+    keepAlive: true,
+    connectionTimeoutMillis: Math.min(connectTimeoutMs, Math.max(1000, timeoutMs)),
+  };
+}
+
+/**
+ * Translates what `pg` throws.
+ *
+ * @param sent a command that writes was sent
+ */
+export function failureOf(error: unknown, schema: string, sent: boolean): StoreUnavailable {
+  if (error instanceof StoreUnavailable) return error;
+  const { code } = error as { code?: string };
+  const message = messageOf(error);
+  const isOfServer = typeof code === 'string' && /^[0-9A-Z]{5}$/.test(code);
+  const maybeWritten = sent && (!isOfServer || PERHAPS_WRITTEN.test(code));
+  const unavailable = (text: string) =>
+    new StoreUnavailable(`postgres: ${text}`, { maybeWritten, cause: error });
+  if (!isOfServer) return unavailable(message);
+  if (code === LOCK_NOT_AVAILABLE) return new KeyLocked();
+  if (NOT_PREPARED.has(code))
+    return unavailable(`${message}: run oncegate store prepare, which makes the schema ${schema}`);
+  if (OF_ANOTHER_CLIENT.has(code))
+    return unavailable(
+      `${message}: the address leads to a pooler that gives each transaction another connection and does not know prepared statements. Connect to PostgreSQL itself, or use PgBouncer 1.21 or newer with max_prepared_statements`,
+    );
+  return unavailable(message);
+}

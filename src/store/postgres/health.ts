@@ -1,0 +1,75 @@
+import type { Clock } from '../../lib/clock.ts';
+import { messageOf } from '../../lib/files.ts';
+import type { Emit } from '../../telemetry/emit.ts';
+import { OtherFormat, StoreClosed, type StoreHealth } from '../types.ts';
+import type { ServerOptions } from './connection.ts';
+import type { Lanes } from './lanes.ts';
+import { CLOCK } from './schema.ts';
+
+/** The options of a register. */
+export interface PostgresOptions extends ServerOptions {
+  /** Names the probe that a health check writes. */
+  gatewayId: string;
+  emit?: Emit;
+  clock: Clock;
+}
+
+/** A transaction that is open for so long keeps rows that are gone from being removed. */
+const LONG_TRANSACTION = '1 hour';
+
+/** Looks at the settings of the server, and writes a probe. */
+export class PostgresHealth {
+  /** The server waits for synchronous standbys. */
+  hasStandbys = false;
+  #dangers: string[] = [];
+  readonly #lanes: Lanes;
+  readonly #options: PostgresOptions;
+
+  constructor(lanes: Lanes, options: PostgresOptions) {
+    this.#lanes = lanes;
+    this.#options = options;
+    lanes.onConnected(() => void this.inspect().catch(() => {}));
+  }
+
+  /** @throws {StoreUnavailable} */
+  async inspect(): Promise<void> {
+    const text = `SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_standby_names'),
+      (SELECT count(*)::int FROM pg_stat_replication),
+      (SELECT max(${CLOCK} - xact_start) > interval '${LONG_TRANSACTION}' FROM pg_stat_activity WHERE backend_xmin IS NOT NULL)`;
+    const [row] = await this.#lanes.ask<[string, string, string, number, boolean | null]>(text);
+    const [fsync, pages, standbys, replicas, isLong] = row as NonNullable<typeof row>;
+    this.hasStandbys = standbys !== '';
+    const dangers = [
+      fsync !== 'on' &&
+        `postgres runs with fsync ${fsync}: if its machine fails, records are lost and payouts may run again`,
+      pages !== 'on' &&
+        `postgres runs with full_page_writes ${pages}: if its machine fails, records may be damaged`,
+      standbys === '' &&
+        replicas > 0 &&
+        `postgres has ${replicas} ${replicas === 1 ? 'standby' : 'standbys'} and no synchronous_standby_names: a failover loses the latest records, and their keys can be paid twice`,
+      standbys !== '' &&
+        replicas === 0 &&
+        'postgres waits for a synchronous standby, and none is connected: payouts get 503',
+      isLong &&
+        `a transaction in the database is open for more than ${LONG_TRANSACTION}: rows that are gone cannot be removed`,
+    ];
+    this.#dangers = dangers.filter((danger) => typeof danger === 'string');
+  }
+
+  async check(): Promise<StoreHealth> {
+    const { schema, gatewayId } = this.#options;
+    try {
+      await this.inspect();
+      const probe = `INSERT INTO ${schema}.probes VALUES ($1, ${CLOCK}) ON CONFLICT (gateway) DO UPDATE SET at = EXCLUDED.at`;
+      await this.#lanes.ask(probe, [gatewayId], true);
+      const [[copyProgress] = []] = await this.#lanes.ask<[string | null]>(
+        `SELECT copy_progress FROM ${schema}.store`,
+      );
+      if (copyProgress && !copyProgress.startsWith('no ')) throw new StoreClosed();
+      return { ok: true, detail: 'postgres', warnings: this.#dangers };
+    } catch (error) {
+      const isClosed = error instanceof OtherFormat || error instanceof StoreClosed;
+      return { ok: false, ...(isClosed && { isClosed }), detail: messageOf(error), warnings: this.#dangers };
+    }
+  }
+}

@@ -1,0 +1,317 @@
+import { afterReading } from '../../lib/clock.ts';
+import { StoreUnavailable } from '../types.ts';
+import { Connection, failureOf, NOT_WRITTEN, type ServerOptions, type Statement } from './connection.ts';
+
+/** Connections that write, and those that read: a read never waits behind a write that waits for a standby. */
+const WRITERS = 4;
+const READERS = 2;
+/** The limits of a batch, so that no transaction makes others wait for long. */
+const COMMANDS_PER_BATCH = 128;
+const BYTES_PER_BATCH = 4 * 1024 * 1024;
+const LOOK_EVERY_MS = 250;
+
+/** A command of a batch, as JSON without its number. */
+export interface Command {
+  json: string;
+  resolve(row: Answered): void;
+  reject(error: Error): void;
+}
+
+/** What the function `write` returns for a command. */
+export type Answered = [
+  n: number,
+  answer: string,
+  held: Buffer | null,
+  livesMs: number | null,
+  isLeased: boolean | null,
+];
+
+interface Pending extends Command {
+  askedMs: number;
+}
+
+/** A connection that is opened again when it ends. */
+interface Lane {
+  connection?: Connection | undefined;
+  isConnecting: boolean;
+  /** When the statement was sent that is under way. */
+  sentMs?: number | undefined;
+}
+
+const newLanes = (number: number): Lane[] => Array.from({ length: number }, () => ({ isConnecting: false }));
+
+/**
+ * The connections of a register. All commands of one turn of the event loop, and those that arrive while every connection writes, form a
+ * batch, which is one transaction.
+ *
+ * **A write without an answer is not cancelled.** A backend of PostgreSQL that waits for a standby holds a transaction that nobody
+ * sees yet. Cancelled, it would be visible without being on the standby. So its commands fail after their time limit, its connection
+ * stays busy until the server answers, and nothing grows. It is dropped only if the server does not know it any more, or does not
+ * answer either.
+ */
+export class Lanes {
+  /** Names the server process that was reached last. */
+  server: string | undefined;
+  /** Why no connection could be opened last. */
+  failure: string | undefined;
+  readonly #options: ServerOptions;
+  readonly #write: Statement;
+  readonly #writers = newLanes(WRITERS);
+  readonly #readers = newLanes(READERS);
+  #queue: Pending[] = [];
+  #underWay = new Set<Pending>();
+  #waitingReads: ((lane: Lane | undefined) => void)[] = [];
+  #isScheduled = false;
+  #isClosed = false;
+  #timer: NodeJS.Timeout | undefined;
+  readonly #listeners: (() => void)[] = [];
+  readonly #looking: NodeJS.Timeout;
+
+  constructor(options: ServerOptions) {
+    this.#options = options;
+    this.#write = { name: 'oncegate_write_1', text: `SELECT * FROM ${options.schema}.write($1)` };
+    this.#looking = setInterval(() => void this.#look(), LOOK_EVERY_MS).unref();
+  }
+
+  /** Opens the first connection, and the others in the background. @throws {StoreUnavailable} with a message for the operator */
+  async open(): Promise<void> {
+    await this.#connect(this.#readers[0] as Lane);
+    for (const lane of this.#all()) if (!lane.connection) this.#connect(lane).catch(ignore);
+  }
+
+  onConnected(act: () => void): void {
+    this.#listeners.push(act);
+  }
+
+  get isConnected(): boolean {
+    return this.#all().some(({ connection }) => connection?.isOpen);
+  }
+
+  /** Adds a command to the next batch. */
+  write(command: Command): void {
+    if (this.#isClosed) {
+      command.reject(closed());
+      return;
+    }
+    this.#queue.push({ ...command, askedMs: performance.now() });
+    this.#timer ??= this.#scheduleTimeouts();
+    this.#schedule();
+  }
+
+  /** Runs a statement that only reads, or that writes what needs no batch. @throws {StoreUnavailable} */
+  async ask<Row extends unknown[]>(text: string, values: unknown[] = [], writes = false): Promise<Row[]> {
+    const { timeoutMs, schema } = this.#options;
+    const startedMs = performance.now();
+    const lane = await this.#readerWithin(timeoutMs);
+    const connection = lane?.connection;
+    if (!lane || !connection) throw this.#notConnected();
+    let isOver = false;
+    // A read holds nothing, so its connection can be dropped.
+    const timer = setTimeout(
+      () =>
+        afterReading(() => {
+          if (!isOver) connection.drop();
+        }),
+      Math.max(1, timeoutMs - (performance.now() - startedMs)),
+    );
+    try {
+      return await connection.run<Row>({ name: '', text }, values);
+    } catch (error) {
+      if (!connection.isOpen && !(error instanceof StoreUnavailable))
+        throw new StoreUnavailable(`postgres: no answer within ${timeoutMs} ms`, {
+          maybeWritten: writes,
+          cause: error,
+        });
+      throw failureOf(error, schema, writes);
+    } finally {
+      isOver = true;
+      clearTimeout(timer);
+      this.#free(lane);
+    }
+  }
+
+  /** Runs a script on a connection of its own. @throws {StoreUnavailable} */
+  async script(text: string): Promise<void> {
+    const connection = await Connection.open(this.#options, ignore);
+    try {
+      await connection.script(text);
+    } catch (error) {
+      throw failureOf(error, this.#options.schema, true);
+    } finally {
+      await connection.close();
+    }
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    clearInterval(this.#looking);
+    clearTimeout(this.#timer);
+    for (const { reject } of [...this.#queue, ...this.#underWay]) reject(closed());
+    for (const give of this.#waitingReads) give(undefined);
+    await Promise.all(
+      this.#all().map(({ connection, sentMs }) =>
+        sentMs === undefined ? connection?.close() : connection?.drop(),
+      ),
+    );
+  }
+
+  #all = (): Lane[] => [...this.#writers, ...this.#readers];
+
+  async #connect(lane: Lane): Promise<void> {
+    lane.isConnecting = true;
+    let connection: Connection | undefined;
+    try {
+      connection = await Connection.open(this.#options, () => this.#ended(lane, connection));
+      if (this.#isClosed) return connection.drop();
+      lane.connection = connection;
+      this.failure = undefined;
+      if (connection.server !== this.server) this.#isOtherServer(connection.server);
+    } catch (error) {
+      this.failure = (error as Error).message;
+      throw error;
+    } finally {
+      lane.isConnecting = false;
+    }
+    this.#free(lane);
+    this.#schedule();
+  }
+
+  /** After a failover some connections may still lead to the server before. */
+  #isOtherServer(server: string): void {
+    this.server = server;
+    for (const { connection } of this.#all())
+      if (connection && connection.server !== server) connection.drop();
+    for (const act of this.#listeners) act();
+  }
+
+  #ended(lane: Lane, connection: Connection | undefined): void {
+    if (!connection || lane.connection !== connection) return;
+    lane.connection = undefined;
+  }
+
+  #schedule(): void {
+    if (this.#isScheduled || this.#queue.length === 0) return;
+    this.#isScheduled = true;
+    setImmediate(() => {
+      this.#isScheduled = false;
+      for (const lane of this.#writers)
+        if (this.#queue.length > 0 && lane.connection?.isOpen && lane.sentMs === undefined)
+          void this.#send(lane, this.#nextBatch());
+    });
+  }
+
+  #nextBatch(): Pending[] {
+    let bytes = 0;
+    let count = 0;
+    for (const { json } of this.#queue) {
+      if (count === COMMANDS_PER_BATCH || bytes >= BYTES_PER_BATCH) break;
+      bytes += json.length;
+      count++;
+    }
+    return this.#queue.splice(0, count);
+  }
+
+  /** Sends a batch. If the server refuses it as a whole, sends each of its commands alone, so that one of them fails alone. */
+  async #send(lane: Lane, batch: Pending[]): Promise<void> {
+    const connection = lane.connection as Connection;
+    lane.sentMs = performance.now();
+    for (const pending of batch) this.#underWay.add(pending);
+    try {
+      await this.#apply(connection, batch);
+    } finally {
+      lane.sentMs = undefined;
+      this.#schedule();
+    }
+  }
+
+  async #apply(connection: Connection, batch: Pending[]): Promise<void> {
+    try {
+      const json = `[${batch.map((pending, n) => `{"n":${n},${pending.json}}`).join()}]`;
+      const rows = await connection.run<Answered>(this.#write, [json]);
+      for (const row of rows) batch[row[0]]?.resolve(row);
+    } catch (error) {
+      const failure = failureOf(error, this.#options.schema, true);
+      if (batch.length > 1 && !failure.maybeWritten && connection.isOpen) {
+        for (const pending of batch) await this.#apply(connection, [pending]);
+        return;
+      }
+      for (const { reject } of batch) reject(failure);
+    }
+    for (const pending of batch) this.#underWay.delete(pending);
+  }
+
+  #readerWithin(ms: number): Promise<Lane | undefined> {
+    const isIdle = ({ connection, sentMs }: Lane) => connection?.isOpen && sentMs === undefined;
+    const lane = this.#readers.find(isIdle);
+    if (lane) {
+      lane.sentMs = performance.now();
+      return Promise.resolve(lane);
+    }
+    return new Promise((resolve) => {
+      const give = (lane: Lane | undefined) => {
+        clearTimeout(timer);
+        resolve(lane);
+      };
+      const timer = setTimeout(() => {
+        this.#waitingReads.splice(this.#waitingReads.indexOf(give), 1);
+        resolve(undefined);
+      }, ms);
+      this.#waitingReads.push(give);
+    });
+  }
+
+  /** A reader has nothing to do. */
+  #free(lane: Lane): void {
+    lane.sentMs = undefined;
+    if (!this.#readers.includes(lane) || !lane.connection?.isOpen) return;
+    const give = this.#waitingReads.shift();
+    if (!give) return;
+    lane.sentMs = performance.now();
+    give(lane);
+  }
+
+  #notConnected(): StoreUnavailable {
+    const why = this.failure ?? 'no connection is free';
+    return new StoreUnavailable(why.startsWith('postgres') ? why : `postgres: ${why}`, NOT_WRITTEN);
+  }
+
+  /** One timer serves all commands. */
+  #scheduleTimeouts(): NodeJS.Timeout {
+    const check = () => {
+      const { timeoutMs } = this.#options;
+      const latestMs = performance.now() - timeoutMs;
+      const isLate = ({ askedMs }: Pending) => askedMs <= latestMs;
+      const late = this.#queue.filter(isLate);
+      this.#queue = this.#queue.filter((pending) => !isLate(pending));
+      for (const { reject } of late)
+        reject(this.isConnected ? noAnswer(timeoutMs, NOT_WRITTEN) : this.#notConnected());
+      for (const pending of this.#underWay) if (isLate(pending)) pending.reject(noAnswer(timeoutMs));
+      this.#timer = this.#queue.length + this.#underWay.size === 0 ? undefined : this.#scheduleTimeouts();
+    };
+    return setTimeout(() => afterReading(check), Math.max(5, this.#options.timeoutMs / 20));
+  }
+
+  /** Opens connections that have ended, and finds those whose server has forgotten them. */
+  async #look(): Promise<void> {
+    for (const lane of this.#all())
+      if (!lane.connection?.isOpen && !lane.isConnecting && !this.#isClosed)
+        this.#connect(lane).catch(ignore);
+    const latestMs = performance.now() - this.#options.timeoutMs;
+    const hung = this.#writers.flatMap(({ connection, sentMs = Number.POSITIVE_INFINITY }) =>
+      connection?.isOpen && sentMs < latestMs ? connection : [],
+    );
+    if (hung.length === 0) return;
+    const known = await this.ask<[number]>('SELECT pid FROM pg_stat_activity WHERE pid = ANY($1)', [
+      hung.map(({ pid }) => pid),
+    ]).catch(() => []);
+    const pids = new Set(known.map(([pid]) => pid));
+    for (const connection of hung) if (!pids.has(connection.pid)) connection.drop();
+  }
+}
+
+const ignore = () => {};
+
+const closed = () => new StoreUnavailable('postgres: the store is closed', NOT_WRITTEN);
+
+const noAnswer = (timeoutMs: number, options?: typeof NOT_WRITTEN) =>
+  new StoreUnavailable(`postgres: no answer within ${timeoutMs} ms`, options);

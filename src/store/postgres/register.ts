@@ -1,0 +1,210 @@
+import type { RecordId, Token } from '../../lib/brands.ts';
+import { systemRandom } from '../../lib/random.ts';
+import { decodeRecord, encodeRecord } from '../codec.ts';
+import type { Create, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
+import {
+  type AuditRecord,
+  type IdentityInUse,
+  type KeyRecord,
+  type Mode,
+  StoreClosed,
+  type StoreHealth,
+  StoreUnavailable,
+  VISIT_LASTS_MS,
+} from '../types.ts';
+import { NOT_WRITTEN } from './connection.ts';
+import { PostgresHealth, type PostgresOptions } from './health.ts';
+import { type Answered, Lanes } from './lanes.ts';
+import { countOpen, idsOf, pageOf } from './operators.ts';
+import { CLOCK, IS_LIVE } from './schema.ts';
+import { Sweep } from './sweep.ts';
+
+/**
+ * The store of teams that run PostgreSQL. A change is one call of the function `write` (schema.ts), which applies a batch of commands in
+ * one transaction: it decides each under the lock of its row, so a refusal costs no second round trip.
+ *
+ * **Durable**: a command is answered when its transaction is committed with `synchronous_commit` on or stricter, so with synchronous
+ * standbys when they have it too. What is only read for an answer waits for them as well.
+ */
+export class PostgresRegister implements Register {
+  readonly lanes: Lanes;
+  readonly schema: string;
+  readonly #health: PostgresHealth;
+  readonly #sweep: Sweep;
+
+  /** @throws {StoreUnavailable} with a message for the operator */
+  static async open(options: PostgresOptions): Promise<PostgresRegister> {
+    const register = new PostgresRegister(options);
+    try {
+      await register.lanes.open();
+      await register.#health.inspect();
+      return register;
+    } catch (error) {
+      await register.close();
+      throw error;
+    }
+  }
+
+  private constructor(options: PostgresOptions) {
+    this.schema = options.schema;
+    this.lanes = new Lanes(options);
+    this.#health = new PostgresHealth(this.lanes, options);
+    this.#sweep = new Sweep(this.lanes, options);
+  }
+
+  get replicates(): boolean {
+    return this.#health.hasStandbys;
+  }
+
+  get refusing(): string | undefined {
+    return this.lanes.isConnected ? undefined : 'postgres: not connected';
+  }
+
+  get connection(): unknown {
+    return this.lanes.server;
+  }
+
+  onConnected(act: () => void): void {
+    this.lanes.onConnected(act);
+  }
+
+  create(id: RecordId, { record, expiresInMs }: Create): Promise<Reply> {
+    const { token, operation } = record;
+    const along = { token: bytesOf(token), unless_closed: true, lives_ms: expiresInMs, operation };
+    return this.#command('create', id, { ...along, ...columnsOf(record) }).then(replyOf);
+  }
+
+  replace(id: RecordId, write: Replace): Promise<Reply> {
+    const { revision, record, operation, expiresInMs, audit, counted } = write;
+    return this.#command('replace', id, {
+      expected: bytesOf(revision),
+      lives_ms: expiresInMs === 'unchanged' ? undefined : expiresInMs,
+      unless_leased: write.unlessLeased,
+      unless_closed: write.unlessClosed,
+      ends: bytesOf(write.endLeaseOf),
+      voids: bytesOf(write.voidToken),
+      audit: audit && JSON.stringify(audit),
+      counted: counted && `${counted.as} ${counted.by}`,
+      operation,
+      ...(record && columnsOf(record)),
+    }).then(replyOf);
+  }
+
+  async read(id: RecordId, mustLast = false): Promise<Seen | undefined> {
+    if (mustLast && this.replicates) {
+      const reply = replyOf(await this.#command('read', id, {}));
+      return reply.done ? undefined : reply.held;
+    }
+    const text = `SELECT record, (extract(epoch FROM expires_at - ${CLOCK}) * 1000)::float8, coalesce(leased_until > ${CLOCK}, false)
+      FROM ${this.schema}.records WHERE id = $1 AND ${IS_LIVE}`;
+    const [row] = await this.lanes.ask<[Buffer, number, boolean]>(text, [Buffer.from(id, 'hex')]);
+    return row && seenOf(...row);
+  }
+
+  async renew(id: RecordId, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
+    const [, answer] = await this.#command('renew', id, { token: bytesOf(token), lives_ms: leaseMs });
+    return answer as 'kept' | 'taken' | 'lost';
+  }
+
+  async endLease(id: RecordId, token: Token): Promise<void> {
+    await this.#command('end', id, { ends: bytesOf(token) });
+  }
+
+  list(query: { open: boolean; limit: number; cursor?: string | undefined }): Promise<Page> {
+    return pageOf(this, query);
+  }
+
+  idsOf(digits: string): Promise<RecordId[]> {
+    return idsOf(this, digits);
+  }
+
+  countOpen(options: { executingSinceMs: number; signal?: AbortSignal | undefined }): Promise<OpenCount> {
+    return countOpen(this, options);
+  }
+
+  async audit(id: RecordId): Promise<AuditRecord[]> {
+    const text = `SELECT entry FROM ${this.schema}.audit WHERE id = $1 AND expires_at > ${CLOCK} ORDER BY number`;
+    const rows = await this.lanes.ask<[string]>(text, [Buffer.from(id, 'hex')]);
+    return rows.map(([entry]) => JSON.parse(entry));
+  }
+
+  async readIdentity(mode: Mode): Promise<IdentityInUse | undefined> {
+    const text = `SELECT identity, visits::float8, ${otherOf(mode)}_until > ${CLOCK} FROM ${this.schema}.store`;
+    return identityIn(await this.lanes.ask<IdentityRow>(text));
+  }
+
+  async visit(mode: Mode): Promise<IdentityInUse> {
+    const text = `UPDATE ${this.schema}.store SET identity = coalesce(identity, $1), visits = visits + 1,
+        ${mode}_until = ${CLOCK} + interval '${VISIT_LASTS_MS} ms'
+      RETURNING identity, visits::float8, ${otherOf(mode)}_until > ${CLOCK}`;
+    return identityIn(
+      await this.lanes.ask<IdentityRow>(text, [systemRandom.token().toString('hex')], true),
+    ) as IdentityInUse;
+  }
+
+  health(): Promise<StoreHealth> {
+    return this.#health.check();
+  }
+
+  async close(): Promise<void> {
+    this.#sweep.close();
+    await this.lanes.close();
+  }
+
+  #command(kind: string, id: RecordId, members: object): Promise<Answered> {
+    return new Promise((resolve, reject) => {
+      const json = JSON.stringify({ kind, id: `\\x${id}`, ...members }).slice(1, -1);
+      this.lanes.write({ json, resolve, reject });
+    });
+  }
+}
+
+const DONE: Reply = { done: true };
+
+/** @throws {StoreUnavailable} not written */
+function replyOf([, answer, held, livesMs, isLeased]: Answered): Reply {
+  switch (answer) {
+    case 'done':
+      return DONE;
+    case 'refused':
+      return { done: false, held: held ? seenOf(held, livesMs as number, isLeased as boolean) : undefined };
+    case 'void':
+      throw new StoreUnavailable('postgres: the execution was given up: its token is void', NOT_WRITTEN);
+    default:
+      throw new StoreClosed();
+  }
+}
+
+/** @throws {UnreadableRecord} */
+const seenOf = (bytes: Buffer, expiresInMs: number, isLeased: boolean): Seen => ({
+  record: decodeRecord(bytes),
+  expiresInMs,
+  isLeased,
+});
+
+/** The record, and its columns for people. A text of PostgreSQL holds no NUL. */
+function columnsOf(record: KeyRecord) {
+  const { state, merchant, operation, key, cause, createdAtMs, revision } = record;
+  const text = (value: string) => value.replaceAll('\0', '\ufffd');
+  return {
+    revision: bytesOf(revision),
+    record: bytesOf(encodeRecord(record)),
+    state,
+    merchant: text(merchant),
+    operation: text(operation),
+    idempotency_key: text(key),
+    cause: text(cause),
+    created_at_ms: Math.trunc(createdAtMs),
+  };
+}
+
+const bytesOf = (bytes: Buffer | undefined): string | undefined => bytes && `\\x${bytes.toString('hex')}`;
+
+const otherOf = (mode: Mode): Mode => (mode === 'protect' ? 'observe' : 'protect');
+
+type IdentityRow = [identity: string | null, visits: number, otherMode: boolean];
+
+function identityIn([row]: IdentityRow[]): IdentityInUse | undefined {
+  const [id, count, otherMode] = row ?? [null, 0, false];
+  return id === null ? undefined : { id, count, otherMode };
+}

@@ -1,0 +1,254 @@
+import { AUDIT_RETENTION_MS, STORE_FORMAT, VOID_TOKEN_MS } from '../types.ts';
+
+/** A write that waits longer for the row of its key is refused: another transaction is writing it. */
+const LOCK_TIMEOUT_MS = 50;
+
+/** The time of the server's clock. Not now(), which is when the transaction began, before it waited for a row. */
+export const CLOCK = 'clock_timestamp()';
+
+/** A row holds a record that is there, in a statement on `records`. */
+export const IS_LIVE = `(state <> 'absent' AND expires_at > ${CLOCK})`;
+
+/** The members of a command in a batch, in SQL. */
+const COMMAND = `n int, kind text, id bytea, expected bytea, revision bytea, token bytea, record bytea, state text, merchant text,
+      operation text, idempotency_key text, cause text, created_at_ms float8, lives_ms float8, unless_leased boolean,
+      unless_closed boolean, ends bytea, voids bytea, audit text, counted text`;
+
+/**
+ * The tables of a store, and the function that applies a batch of commands to them.
+ *
+ * `records.record` is the record as in Redis (codec.ts). The columns before it repeat a part of it for people, who read them with psql
+ * (`select … from oncegate.records where state = 'in_doubt'`). A row in the state `absent` has no record, only void tokens: in a table of
+ * their own, a start that had begun before its token was voided could still commit after that, because a statement does not see what
+ * was committed since it began. A lock on the row is always decided on its latest version.
+ *
+ * `due` is when a row may be removed. A row is in one of two indexes, because each entry that a payout writes costs time.
+ *
+ * @param schema the schema that holds them, an identifier without quotes
+ */
+export const schemaSql = (schema: string): string => `BEGIN;
+CREATE SCHEMA IF NOT EXISTS ${schema};
+
+CREATE TABLE ${schema}.records (
+  id bytea PRIMARY KEY,
+  state text NOT NULL,
+  merchant text,
+  operation text,
+  idempotency_key text,
+  cause text,
+  created_at timestamptz,
+  expires_at timestamptz NOT NULL DEFAULT '-infinity',
+  due timestamptz NOT NULL DEFAULT '-infinity',
+  lease_token bytea,
+  leased_until timestamptz,
+  void_tokens bytea[],
+  void_until timestamptz[],
+  revision bytea,
+  record bytea NOT NULL DEFAULT ''
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.1);
+-- The head of a large record is read without its body.
+ALTER TABLE ${schema}.records ALTER COLUMN record SET STORAGE EXTERNAL;
+CREATE INDEX records_open ON ${schema}.records (due, id) WHERE state <> 'completed';
+CREATE INDEX records_completed ON ${schema}.records (due) WHERE state = 'completed';
+
+CREATE TABLE ${schema}.audit (
+  number bigserial PRIMARY KEY,
+  id bytea NOT NULL,
+  entry text NOT NULL,
+  expires_at timestamptz NOT NULL
+);
+CREATE INDEX audit_id ON ${schema}.audit (id);
+CREATE INDEX audit_expiry ON ${schema}.audit (expires_at);
+
+CREATE TABLE ${schema}.resolutions (kind text PRIMARY KEY, number bigint NOT NULL);
+
+CREATE TABLE ${schema}.probes (gateway text PRIMARY KEY, at timestamptz NOT NULL);
+
+CREATE TABLE ${schema}.store (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one),
+  format int NOT NULL,
+  identity text,
+  visits bigint NOT NULL DEFAULT 0,
+  protect_until timestamptz NOT NULL DEFAULT '-infinity',
+  observe_until timestamptz NOT NULL DEFAULT '-infinity',
+  copy_progress text
+);
+INSERT INTO ${schema}.store (format) VALUES (${STORE_FORMAT});
+
+-- Applies commands in one transaction, in the order of their ids, so that two batches never wait for each other.
+--
+-- kind: create (nothing -> record), replace (the revision expected, or nothing -> record, or nothing), read, renew (the lease), end
+-- (the lease). The answer is done, refused (then held is the record that is there), void, closed; or kept, taken, lost of renew.
+CREATE FUNCTION ${schema}.write(
+  batch json, OUT n int, OUT answer text, OUT held bytea, OUT lives_ms float8, OUT is_leased boolean
+) RETURNS SETOF record LANGUAGE plpgsql SET lock_timeout = '${LOCK_TIMEOUT_MS}ms' AS $write$
+#variable_conflict use_column
+DECLARE
+  w record;
+  r ${schema}.records;
+  now timestamptz;
+  closed text;
+  wrote boolean := false;
+  must_last boolean := false;
+  changed boolean;
+BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'the isolation level must be read committed' USING ERRCODE = 'invalid_transaction_state';
+  END IF;
+  IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
+  END IF;
+  -- What closes the store waits for this lock, so every later write sees that it is closed.
+  LOCK TABLE ${schema}.records IN ROW EXCLUSIVE MODE;
+  SELECT split_part(coalesce(copy_progress, 'no'), ' ', 1) INTO closed FROM ${schema}.store;
+
+  FOR w IN SELECT * FROM json_to_recordset(batch) AS command (${COMMAND}) ORDER BY command.id, command.n LOOP
+    n := w.n;
+    held := NULL;
+    lives_ms := NULL;
+    is_leased := NULL;
+    r := NULL;
+
+    -- The three commands that a payout and a replay need, without a lock where nothing is written.
+    IF w.kind IN ('create', 'read') THEN
+      SELECT * INTO r FROM ${schema}.records WHERE id = w.id AND ${IS_LIVE};
+      IF NOT FOUND AND w.kind = 'create' AND closed = 'no' THEN
+        INSERT INTO ${schema}.records AS t
+            (id, state, merchant, operation, idempotency_key, cause, created_at, expires_at, due, revision, record)
+          VALUES (w.id, w.state, w.merchant, w.operation, w.idempotency_key, w.cause, to_timestamp(w.created_at_ms / 1000),
+            ${CLOCK} + w.lives_ms * interval '1 ms', ${CLOCK} + w.lives_ms * interval '1 ms', w.revision, w.record)
+          ON CONFLICT (id) DO NOTHING;
+        IF FOUND THEN
+          wrote := true;
+          answer := 'done';
+          RETURN NEXT;
+          CONTINUE;
+        END IF;
+      END IF;
+      IF w.kind = 'read' OR (r.revision <> w.revision) THEN
+        now := ${CLOCK};
+        answer := 'refused';
+        held := r.record;
+        lives_ms := extract(epoch FROM r.expires_at - now) * 1000;
+        is_leased := coalesce(r.leased_until > now, false);
+        must_last := must_last OR r.state <> 'executing';
+        RETURN NEXT;
+        CONTINUE;
+      END IF;
+    ELSIF w.kind = 'replace' AND closed = 'no' AND w.state = 'completed' AND w.voids IS NULL AND w.audit IS NULL THEN
+      UPDATE ${schema}.records SET state = w.state, cause = w.cause, revision = w.revision, record = w.record,
+          expires_at = coalesce(${CLOCK} + w.lives_ms * interval '1 ms', expires_at),
+          due = greatest(coalesce(${CLOCK} + w.lives_ms * interval '1 ms', expires_at), (SELECT max(u) FROM unnest(void_until) u)),
+          leased_until = CASE WHEN lease_token = w.ends THEN NULL ELSE leased_until END
+        WHERE id = w.id AND revision = w.expected AND ${IS_LIVE}
+          AND (w.unless_leased IS NOT TRUE OR leased_until > ${CLOCK} IS NOT TRUE OR lease_token = w.ends);
+      IF FOUND THEN
+        wrote := true;
+        answer := 'done';
+        RETURN NEXT;
+        CONTINUE;
+      END IF;
+    END IF;
+
+    -- Everything else is decided under the lock of the row.
+    changed := false;
+    LOOP
+      SELECT * INTO r FROM ${schema}.records WHERE id = w.id FOR UPDATE;
+      EXIT WHEN FOUND OR NOT (w.voids IS NOT NULL OR (w.record IS NOT NULL AND w.expected IS NULL));
+      INSERT INTO ${schema}.records (id, state) VALUES (w.id, 'absent') ON CONFLICT (id) DO NOTHING;
+    END LOOP;
+    now := ${CLOCK};
+    IF r.state = 'absent' OR r.expires_at <= now THEN
+      changed := r.state = 'absent' AND r.due <= now;
+      r.state := 'absent';
+      r.revision := NULL;
+      r.leased_until := NULL;
+    END IF;
+
+    IF w.kind = 'renew' THEN
+      answer := CASE WHEN r.leased_until > now IS NOT TRUE THEN 'taken' WHEN r.lease_token = w.token THEN 'kept' ELSE 'lost' END;
+      IF answer <> 'lost' AND r.state <> 'absent' THEN
+        r.lease_token := w.token;
+        r.leased_until := now + w.lives_ms * interval '1 ms';
+        changed := true;
+      END IF;
+    ELSE
+      answer := CASE
+        WHEN w.kind = 'end' OR r.revision = w.revision THEN 'done'
+        WHEN w.unless_leased AND r.leased_until > now AND r.lease_token IS DISTINCT FROM w.ends THEN 'refused'
+        WHEN w.expected IS DISTINCT FROM r.revision THEN 'refused'
+        WHEN closed = 'all' OR (closed <> 'no' AND w.unless_closed) THEN 'closed'
+        WHEN w.kind = 'create' AND EXISTS (
+          SELECT 1 FROM unnest(r.void_tokens, r.void_until) v (token, until) WHERE v.token = w.token AND v.until > now) THEN 'void'
+        ELSE 'write' END;
+      must_last := must_last OR answer = 'done' OR (answer = 'refused' AND r.state <> 'executing');
+      IF r.lease_token = w.ends AND r.leased_until IS NOT NULL THEN
+        r.leased_until := NULL;
+        changed := true;
+      END IF;
+      IF answer = 'refused' AND r.revision IS NOT NULL THEN
+        held := r.record;
+        lives_ms := extract(epoch FROM r.expires_at - now) * 1000;
+        is_leased := coalesce(r.leased_until > now, false);
+      END IF;
+      IF answer = 'write' THEN
+        answer := 'done';
+        changed := true;
+        IF w.record IS NULL THEN
+          r.state := 'absent';
+          r.revision := NULL;
+          r.record := '';
+          r.expires_at := '-infinity';
+          r.leased_until := NULL;
+        ELSE
+          r.state := w.state;
+          r.revision := w.revision;
+          r.record := w.record;
+          r.expires_at := coalesce(now + w.lives_ms * interval '1 ms', r.expires_at);
+          r.cause := w.cause;
+        END IF;
+        r.merchant := w.merchant;
+        r.operation := w.operation;
+        r.idempotency_key := w.idempotency_key;
+        r.created_at := to_timestamp(w.created_at_ms / 1000);
+        IF w.audit IS NOT NULL THEN
+          INSERT INTO ${schema}.audit (id, entry, expires_at)
+            VALUES (w.id, w.audit, now + interval '${AUDIT_RETENTION_MS} ms');
+        END IF;
+        IF w.counted IS NOT NULL THEN
+          INSERT INTO ${schema}.resolutions AS t VALUES (w.counted, 1)
+            ON CONFLICT (kind) DO UPDATE SET number = t.number + 1;
+        END IF;
+      END IF;
+      IF w.voids IS NOT NULL THEN
+        SELECT array_agg(v.token) || w.voids, array_agg(v.until) || (now + interval '${VOID_TOKEN_MS} ms')
+          INTO r.void_tokens, r.void_until
+          FROM unnest(r.void_tokens, r.void_until) v (token, until) WHERE v.until > now AND v.token <> w.voids;
+        changed := true;
+      END IF;
+    END IF;
+
+    IF changed AND r.id IS NOT NULL THEN
+      wrote := true;
+      r.due := greatest(CASE WHEN r.state <> 'absent' THEN r.expires_at END, (SELECT max(u) FROM unnest(r.void_until) u));
+      IF r.due > now THEN
+        UPDATE ${schema}.records SET state = r.state, merchant = r.merchant, operation = r.operation,
+            idempotency_key = r.idempotency_key, cause = r.cause, created_at = r.created_at, expires_at = r.expires_at, due = r.due,
+            lease_token = r.lease_token, leased_until = r.leased_until, void_tokens = r.void_tokens, void_until = r.void_until,
+            revision = r.revision, record = r.record
+          WHERE id = w.id;
+      ELSE
+        DELETE FROM ${schema}.records WHERE id = w.id;
+      END IF;
+    END IF;
+    RETURN NEXT;
+  END LOOP;
+
+  -- What is visible may not be on the standbys yet, because its own wait for them was cancelled or cut off. A transaction that has
+  -- written to the log waits for everything before it.
+  IF must_last AND NOT wrote AND current_setting('synchronous_standby_names') <> '' THEN
+    PERFORM pg_logical_emit_message(true, 'oncegate', '');
+  END IF;
+END $write$;
+COMMIT;
+`;

@@ -1,0 +1,141 @@
+import { type ChildProcessByStdio, execFileSync, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { appendFileSync, chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import type { Readable, Writable } from 'node:stream';
+import pg from 'pg';
+import { schemaSql } from '../../src/store/postgres/schema.ts';
+import { freePort } from './free-port.ts';
+
+/** Debian keeps the programs of each version in a folder of its own. */
+const BIN = ['/usr/lib/postgresql']
+  .filter(existsSync)
+  .flatMap((folder) => readdirSync(folder).map((version) => join(folder, version, 'bin')))
+  .findLast((folder) => existsSync(join(folder, 'initdb')));
+
+/** PostgreSQL refuses to run as root. Debian's package makes this user. */
+const OWNER =
+  process.getuid?.() === 0
+    ? { uid: idOf('-u'), gid: idOf('-g') }
+    : { uid: process.getuid?.() ?? 0, gid: process.getgid?.() ?? 0 };
+
+function idOf(flag: string): number {
+  return Number(execFileSync('id', [flag, 'postgres'], { encoding: 'utf8' }));
+}
+
+const program = (name: string): string => join(BIN ?? '/usr/bin', name);
+
+/** As for Redis: when the pipe on the shell's standard input closes, the shell kills the server. */
+const SUPERVISED = '"$@" & echo "pid $!"; cat >/dev/null; kill -9 $!; wait';
+const USER = 'oncegate';
+
+type Process = ChildProcessByStdio<Writable, Readable, Readable>;
+
+/** A server on a free port, with its schema prepared. The caller stops it. */
+export async function launchPostgres(settings: Record<string, string> = {}): Promise<PostgresServer> {
+  const server = new PostgresServer(await freePort(), settings);
+  server.run('initdb', '-D', server.data, '-U', USER, '-E', 'UTF8', '--locale=C', '-N', '--auth=trust');
+  await server.start();
+  await server.admin.query(schemaSql('oncegate'));
+  return server;
+}
+
+/** A real server with its own folder. */
+export class PostgresServer {
+  readonly port: number;
+  readonly url: string;
+  readonly dir: string;
+  readonly #settings: Record<string, string>;
+  #process: Process | undefined;
+  #admin: pg.Pool | undefined;
+  pid = 0;
+
+  constructor(port: number, settings: Record<string, string>) {
+    this.port = port;
+    this.url = `postgres://${USER}@127.0.0.1:${port}/postgres`;
+    this.#settings = settings;
+    this.dir = mkdtempSync(join(tmpdir(), 'postgres-'));
+    chownSync(this.dir, OWNER.uid, OWNER.gid);
+  }
+
+  get data(): string {
+    return join(this.dir, 'data');
+  }
+
+  /** Runs one of PostgreSQL's programs as its user. */
+  run(name: string, ...args: string[]): void {
+    execFileSync(program(name), args, { ...OWNER, stdio: ['ignore', 'ignore', 'pipe'], cwd: this.dir });
+  }
+
+  /** A pool of the test with direct connections. */
+  get admin(): pg.Pool {
+    if (!this.#admin) {
+      this.#admin = new pg.Pool({ connectionString: this.url, max: 4 });
+      this.#admin.on('error', () => {});
+    }
+    return this.#admin;
+  }
+
+  /** Resolves when it accepts connections. */
+  async start(): Promise<void> {
+    const settings = {
+      ...{ port: `${this.port}`, listen_addresses: '127.0.0.1', unix_socket_directories: this.dir },
+      ...{ shared_buffers: '16MB', log_min_messages: 'warning', max_wal_size: '256MB' },
+      ...this.#settings,
+    };
+    const options = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]);
+    const args = ['-c', SUPERVISED, 'sh', program('postgres'), '-D', this.data, ...options];
+    const child = spawn('sh', args, { ...OWNER, stdio: ['pipe', 'pipe', 'pipe'], cwd: this.dir });
+    this.#process = child;
+    child.stdin.on('error', () => {});
+    const [line] = (await once(createInterface(child.stdout), 'line')) as [string];
+    this.pid = Number(line.slice('pid '.length));
+    const log: string[] = [];
+    createInterface(child.stderr).on('line', (text) => log.push(text));
+    for (;;) {
+      const client = new pg.Client({ connectionString: this.url });
+      client.on('error', () => {});
+      try {
+        await client.connect();
+        await client.end();
+        return;
+      } catch (error) {
+        await client.end().catch(() => {});
+        if (child.exitCode !== null)
+          throw new Error(`postgres did not start:\n${log.join('\n')}`, { cause: error });
+        await new Promise((resolve) => setTimeout(resolve, 20));
+      }
+    }
+  }
+
+  /** Changes settings in postgresql.conf and reads it again. */
+  async set(settings: Record<string, string>): Promise<void> {
+    for (const [name, value] of Object.entries(settings))
+      appendFileSync(join(this.data, 'postgresql.auto.conf'), `${name} = '${value}'\n`);
+    await this.admin.query('SELECT pg_reload_conf()');
+  }
+
+  /** SIGKILL to the server and all its backends. Resolves when it is gone. */
+  async kill(): Promise<void> {
+    const child = this.#process;
+    this.#process = undefined;
+    if (!child || child.exitCode !== null) return;
+    const exited = once(child, 'exit');
+    child.stdin.end();
+    await exited;
+  }
+
+  async restart(): Promise<void> {
+    await this.kill();
+    await this.start();
+  }
+
+  async stop(): Promise<void> {
+    await this.#admin?.end().catch(() => {});
+    this.#admin = undefined;
+    await this.kill();
+    rmSync(this.dir, { recursive: true, force: true });
+  }
+}

@@ -1,0 +1,16 @@
+import { afterAll } from 'vitest';
+import { launchPostgres, type PostgresServer } from './postgres-process.ts';
+
+export type { PostgresServer } from './postgres-process.ts';
+
+const running = new Set<PostgresServer>();
+afterAll(async () => {
+  await Promise.all([...running].map((server) => server.stop()));
+});
+
+/** A real PostgreSQL on a free loopback port with its own folder; stopped after the test file. */
+export async function startPostgres(settings: Record<string, string> = {}): Promise<PostgresServer> {
+  const server = await launchPostgres(settings);
+  running.add(server);
+  return server;
+}
