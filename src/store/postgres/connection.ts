@@ -49,6 +49,8 @@ export class Connection {
   static async open(options: ServerOptions, ended: () => void): Promise<Connection> {
     const { Client } = await loadedPackage();
     const client = new Client(configOf(options));
+    // A server that is frozen accepts connections and answers nothing.
+    const timer = setTimeout(() => destroy(client), limitOf(options));
     // Without a listener an error on an idle connection would end the process.
     client.on('error', ended);
     client.on('end', ended);
@@ -75,8 +77,10 @@ export class Connection {
       await connection.#requireFormat(options.schema);
       return connection;
     } catch (error) {
-      client.end().catch(() => {});
+      destroy(client);
       throw failureOf(error, options.schema, false);
+    } finally {
+      clearTimeout(timer);
     }
   }
 
@@ -114,9 +118,7 @@ export class Connection {
   /** Ends it at once. The server may still execute what was sent. */
   drop(): void {
     this.isOpen = false;
-    const { stream } = (this.#client as unknown as { connection: { stream: { destroy(): void } } })
-      .connection;
-    stream.destroy();
+    destroy(this.#client);
   }
 
   /** Resolves when it is closed. */
@@ -148,9 +150,18 @@ async function loadedPackage() {
   }
 }
 
+/** How long a connection may take until it can be used, in milliseconds. */
+const limitOf = ({ timeoutMs, connectTimeoutMs }: ServerOptions): number =>
+  Math.min(connectTimeoutMs, Math.max(1000, timeoutMs));
+
+/** Uses a private member of pg, because its `end` waits for the answers to what was sent. */
+function destroy(client: PgClient): void {
+  (client as unknown as { connection: { stream: { destroy(): void } } }).connection.stream.destroy();
+}
+
 export const NOT_WRITTEN = { maybeWritten: false };
 
-function configOf({ url, tls, timeoutMs, connectTimeoutMs }: ServerOptions): ClientConfig {
+function configOf({ url, tls }: ServerOptions): ClientConfig {
   const { hostname, port, username, password, pathname } = new URL(url);
   return {
     host: hostname.replace(/^\[|\]$/g, ''),
@@ -161,7 +172,6 @@ function configOf({ url, tls, timeoutMs, connectTimeoutMs }: ServerOptions): Cli
     ssl: typeof tls === 'object' ? { ...tls.options } : (tls ?? false),
     application_name: 'oncegate',
     keepAlive: true,
-    connectionTimeoutMillis: Math.min(connectTimeoutMs, Math.max(1000, timeoutMs)),
   };
 }
 

@@ -176,9 +176,11 @@ export class Lanes {
     this.#schedule();
   }
 
-  /** After a failover some connections may still lead to the server before. */
+  /** After a failover some connections may still lead to the server before. What waits was meant for it, too. */
   #isOtherServer(server: string): void {
     this.server = server;
+    for (const { reject } of this.#queue.splice(0))
+      reject(new StoreUnavailable('postgres: it was connected again', NOT_WRITTEN));
     for (const { connection } of this.#all())
       if (connection && connection.server !== server) connection.drop();
     for (const act of this.#listeners) act();
