@@ -22,6 +22,7 @@ const COLUMNS: [title: string, event: string, isSame: boolean][] = [
   ['a request', 'start', true],
   ['another request with the key', 'start', false],
   ['its owner: complete', 'complete', true],
+  ['a transaction: commit', 'commit', true],
   ['release', 'release', true],
   ['leave in doubt', 'leave in doubt', true],
   ['start taken back', 'take the start back', true],
@@ -29,6 +30,9 @@ const COLUMNS: [title: string, event: string, isSame: boolean][] = [
   ['resolve: executed', 'resolve as completed', true],
   ['resolve: not executed', 'resolve as released', true],
 ];
+
+/** What a request does under a new token. */
+const BEGINNINGS: ReadonlySet<string> = new Set(['start', 'restart', 'commit']);
 
 const named = <T extends { name: string }>(all: readonly T[], name: string): T => {
   const found = all.find((one) => one.name === name);
@@ -48,7 +52,7 @@ function stateOf(record: KeyRecord | undefined): string {
 
 function cellText(state: State, event: string, isSame: boolean): string {
   // The owner of a record that is there, and only a new owner where nothing is or for a restart.
-  const isMine = state.held !== undefined && event !== 'start' && event !== 'restart';
+  const isMine = state.held !== undefined && !BEGINNINGS.has(event);
   const { answer, write } = cellOf(state, named(HAPPENINGS, event), isMine, isSame).outcome;
   return write ? `${wordOf(answer)}, **${stateOf(write.record)}**` : wordOf(answer);
 }

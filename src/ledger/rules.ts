@@ -137,6 +137,37 @@ export function complete(
 }
 
 /**
+ * Nothing → completed, in one step: the record is part of the transaction of the application's own database that executes the request.
+ * Without its commit neither happened, so no doubt is possible. Otherwise: what the record means for this request.
+ *
+ * @param wasTold see {@link complete}
+ */
+export function commit(
+  held: Held | undefined,
+  execution: Execution,
+  completion: StoredCompletion,
+  wasTold: boolean,
+  own: RecordDefaults,
+  stamp: Stamp,
+): RuleResult<{ kind: 'committed' } | Meaning> {
+  if (held?.record.state === 'completed' && isOf(held, execution.token))
+    return { answer: { kind: 'committed' } };
+  if (held) return meaning(held, execution.fingerprint, stamp);
+  const { retentionMs, inDoubtRetentionMs } = own.lifetimes;
+  const begun = executing(execution, own, stamp);
+  const record = next(begun, stamp, { state: 'completed', wasInDoubt: wasTold, completion });
+  const write = {
+    kind: 'replace',
+    revision: undefined,
+    record,
+    operation: execution.operation,
+    expiresInMs: wasTold ? inDoubtRetentionMs : retentionMs,
+    unlessClosed: true,
+  } as const;
+  return { answer: { kind: 'committed' }, write };
+}
+
+/**
  * Executing or in doubt → nothing: the backend surely did not execute. After a restart only the second
  * request is known not to have executed, so the record stays in doubt. The token is voided, because its start may have been sent twice.
  */

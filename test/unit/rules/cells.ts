@@ -129,7 +129,7 @@ export type Outcome = rules.RuleResult<Answer>;
 export interface Happening {
   kind: Exclude<keyof typeof rules, 'auditOf' | 'isAlive' | 'needsLease' | 'youngForMs'>;
   name: string;
-  /** What `complete` and `resolve` complete with. A resolution without it releases. */
+  /** What `complete`, `commit` and `resolve` complete with. A resolution without it releases. */
   completion?: StoredCompletion;
   wasTold?: boolean;
   note?: CountedNote;
@@ -164,6 +164,12 @@ const complete = (name: string, completion: StoredCompletion, wasTold: boolean):
     (held, execution) => rules.complete(held, execution, completion, wasTold, OWN, STAMP),
     { completion, wasTold },
   );
+
+const commit = (name: string, completion: StoredCompletion, wasTold: boolean): Happening =>
+  event('commit', name, (held, execution) => rules.commit(held, execution, completion, wasTold, OWN, STAMP), {
+    completion,
+    wasTold,
+  });
 
 function resolve(name: string, note: CountedNote, completion?: StoredCompletion): Happening {
   const resolution = completion ? ({ as: 'completed', completion } as const) : ({ as: 'released' } as const);
@@ -203,6 +209,9 @@ export const HAPPENINGS: Happening[] = [
   complete('complete, its merchant was told', RESPONSE, true),
   complete('complete, encrypted', SEALED, false),
   complete('complete without the response', TOMBSTONE, false),
+  commit('commit', RESPONSE, false),
+  commit('commit, its merchant was told', RESPONSE, true),
+  commit('commit, encrypted', SEALED, false),
   event('release', 'release', (held, { token }) => rules.release(held, token, STAMP)),
   event('leaveInDoubt', 'leave in doubt', (held, { token }) => rules.leaveInDoubt(held, token, CAUSE, STAMP)),
   event('takeBackStart', 'take the start back', (held, { token }) => rules.takeBackStart(held, token)),

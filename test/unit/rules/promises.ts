@@ -37,10 +37,13 @@ const isOpen = (record: KeyRecord | undefined) => record !== undefined && record
 const isOneOf = (cell: Cell, ...kinds: Cell['kind'][]) => kinds.includes(cell.kind);
 const isExecuting = ({ held }: Cell) => held?.record.state === 'executing';
 
-/** The same start or restart that has written the record, once more. */
-const isRepeated = (cell: Cell) => isOneOf(cell, 'start', 'restart') && isExecuting(cell) && cell.isMine;
+/** The same start, restart or commit that has written the record, once more. */
+const isRepeated = (cell: Cell) =>
+  (isOneOf(cell, 'start', 'restart') && isExecuting(cell) && cell.isMine) ||
+  (cell.kind === 'commit' && cell.held?.record.state === 'completed' && cell.isMine);
 /** A request wants to know what a record means for it. */
-const asks = (cell: Cell) => isOneOf(cell, 'start', 'peek') && cell.held !== undefined && !isRepeated(cell);
+const asks = (cell: Cell) =>
+  isOneOf(cell, 'start', 'peek', 'commit') && cell.held !== undefined && !isRepeated(cell);
 const asksForIts = (cell: Cell) => asks(cell) && cell.isSame;
 /** An owner's last write, under the token of a record that is still open. */
 const ends = (cell: Cell, ...kinds: Cell['kind'][]) =>
@@ -50,6 +53,8 @@ const resolves = (cell: Cell) =>
   cell.kind === 'resolve' && cell.isMine && isOpen(cell.held?.record) && !cell.isAlive;
 const isBackBefore = ({ kind, held, earlier }: Cell) =>
   kind === 'takeBackRestart' && held?.record === earlier;
+/** A transaction of the application writes its record. */
+const commits = (cell: Cell) => cell.kind === 'commit' && !cell.held;
 /** A reader finds that the owner is dead. */
 const findsDead = (cell: Cell) => asksForIts(cell) && isExecuting(cell) && !cell.isAlive;
 const restarts = (cell: Cell) =>
@@ -71,8 +76,12 @@ export const PROMISES: Record<string, (cell: Cell, seen: Seen) => boolean | unde
     cell.kind === 'start' && !cell.held ? kind === 'started' && written?.state === 'executing' : undefined,
   'peek finds nothing where nothing is': (cell, { kind }) =>
     cell.kind === 'peek' && !cell.held ? kind === 'absent' : undefined,
-  'a start or restart that arrives twice is one': (cell, { kind, write }) =>
-    isRepeated(cell) ? kind === (cell.kind === 'start' ? 'started' : 'ok') && !write : undefined,
+  'a start, restart or commit that arrives twice is one': (cell, { kind, write }) => {
+    const answers: Partial<Record<Cell['kind'], string>> = { start: 'started', commit: 'committed' };
+    return isRepeated(cell) ? kind === (answers[cell.kind] ?? 'ok') && !write : undefined;
+  },
+  'a transaction commits its result where nothing is': (cell, { kind, written }) =>
+    cell.kind === 'commit' && !cell.held ? kind === 'committed' && written?.state === 'completed' : undefined,
   'another request under the key is told so, and nothing else': (cell, { answer, write }) =>
     asks(cell) && !cell.isSame ? same(answer, { kind: 'mismatch' }) && !write : undefined,
   'a result is answered as it is stored': (cell, { answer, before, write }) => {
@@ -120,7 +129,7 @@ export const PROMISES: Record<string, (cell: Cell, seen: Seen) => boolean | unde
   // What becomes of the record.
   'only these events write': (cell, { write }) => {
     const changesMark = leavesInDoubt(cell) && !cell.held?.record.ownerGaveUp;
-    const creates = isOneOf(cell, 'start', 'complete') && !cell.held;
+    const creates = isOneOf(cell, 'start', 'complete', 'commit') && !cell.held;
     const completes = ends(cell, 'complete');
     const others = findsDead(cell) || restarts(cell) || takesRestartBack(cell) || resolves(cell);
     return (write !== undefined) === (creates || completes || clears(cell) || changesMark || others);
@@ -136,7 +145,8 @@ export const PROMISES: Record<string, (cell: Cell, seen: Seen) => boolean | unde
     before?.restarted && cell.kind !== 'resolve' ? !isRemoved : undefined,
   'a result is what the owner or the resolution said, and never changes': (cell, { written, before }) => {
     if (!written) return undefined;
-    const completion = isOneOf(cell, 'complete', 'resolve') ? cell.completion : before?.completion;
+    const isResult = isOneOf(cell, 'complete', 'resolve') || commits(cell);
+    const completion = isResult ? cell.completion : before?.completion;
     return before?.state !== 'completed' && same(written.completion, completion);
   },
   'completed is what has a result': (_, { written }) =>
@@ -179,7 +189,10 @@ export const PROMISES: Record<string, (cell: Cell, seen: Seen) => boolean | unde
     const { held, isAlive, wasTold } = cell;
     const age = 1000 - (held?.expiresInMs ?? 0);
     return (
-      written.wasInDoubt === (!held || cell.kind === 'resolve' || !isAlive || wasTold === true || age >= 100)
+      written.wasInDoubt ===
+      (cell.kind === 'commit'
+        ? wasTold
+        : !held || cell.kind === 'resolve' || !isAlive || wasTold === true || age >= 100)
     );
   },
   'a start was never in doubt': (cell, { written }) =>
@@ -210,7 +223,13 @@ export const PROMISES: Record<string, (cell: Cell, seen: Seen) => boolean | unde
       ? write.expiresInMs === 'unchanged'
       : undefined,
   'an execution can be in doubt for the whole lifetime of its own gateway': (cell, { write, before }) =>
-    write && (restarts(cell) || !before) && cell.own !== SHORTER ? write.expiresInMs === 2000 : undefined,
+    write && (restarts(cell) || !before) && cell.kind !== 'commit' && cell.own !== SHORTER
+      ? write.expiresInMs === 2000
+      : undefined,
+  'what a transaction has committed lives a retention, and longer if its merchant was told': (
+    cell,
+    { write },
+  ) => (write && commits(cell) ? write.expiresInMs === (cell.wasTold ? 2000 : 200) : undefined),
   'a restart shortens no lifetime': (cell, { write }) =>
     write && restarts(cell) && cell.own === SHORTER ? write.expiresInMs === 1000 : undefined,
   'a result lives a retention from its start, and from now if it was in doubt': (
@@ -235,8 +254,10 @@ export const PROMISES: Record<string, (cell: Cell, seen: Seen) => boolean | unde
   'a decision against an owner is refused if its lease is there after all': (cell, { replace, before }) =>
     replace &&
     (replace.unlessLeased ?? false) === (findsDead(cell) || (resolves(cell) && !before?.ownerGaveUp)),
-  'a closed store gets no second execution and no resolution': (cell, { replace }) =>
-    replace && (replace.unlessClosed ?? false) === (restarts(cell) || resolves(cell)),
+  'a closed store gets no new execution and no resolution': (cell, { replace }) => {
+    const isNew = commits(cell) || restarts(cell) || resolves(cell);
+    return replace && (replace.unlessClosed ?? false) === isNew;
+  },
   'a failover may lose only what the lapse of the lease says too': (cell, { replace }) =>
     replace && (replace.mayBeLost ?? false) === leavesInDoubt(cell),
   'a resolution is counted and leaves a trail, and nothing else does': (cell, { replace, before }) => {
