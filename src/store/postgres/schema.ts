@@ -45,7 +45,7 @@ CREATE TABLE ${schema}.records (
   void_until timestamptz[],
   revision bytea,
   record bytea NOT NULL DEFAULT ''
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.1);
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.1);
 -- The head of a large record is read without its body.
 ALTER TABLE ${schema}.records ALTER COLUMN record SET STORAGE EXTERNAL;
 CREATE INDEX records_open ON ${schema}.records (due, id) WHERE state <> 'completed';
