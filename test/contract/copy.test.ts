@@ -9,21 +9,27 @@ import type { Encryption } from '../../src/store/store-options.ts';
 import { type AuditRecord, type Execution, StoreClosed } from '../../src/store/types.ts';
 import { newRecord } from '../registers/records.ts';
 import { openCopyRegister, type StorePlace } from '../support/open-store.ts';
+import { newSchema, startPostgres } from '../support/postgres-server.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { storeFolder } from '../support/sqlite-files.ts';
-import { storeForTest } from '../support/stores.ts';
+import { type StoreKind, storeForTest } from '../support/stores.ts';
 import { bring } from './states.ts';
 
 const redis = await startRedis();
 
-const places: Record<string, () => StorePlace> = {
+const postgres = await startPostgres({ fsync: 'off' });
+
+const places: Record<StoreKind, () => StorePlace | Promise<StorePlace>> = {
   sqlite: () => ({ kind: 'sqlite', path: storeFolder() }),
   redis: () => ({ kind: 'redis', url: redis.url, prefix: randomUUID() }),
+  postgres: () => newSchema(postgres),
 };
 const directions = [
   ['sqlite', 'redis'],
   ['redis', 'sqlite'],
+  ['sqlite', 'postgres'],
+  ['postgres', 'redis'],
 ] as const;
 
 const opened = (place: StorePlace, encryption?: Encryption) =>
@@ -72,7 +78,7 @@ async function fill(store: Store) {
 
 describe.each(directions)('a copy from %s to %s', (from, to) => {
   it('has every record with what is left of its life, and every audit trail', async () => {
-    const [source, destination] = [places[from]?.() as StorePlace, places[to]?.() as StorePlace];
+    const [source, destination] = [await places[from](), await places[to]()];
     const encryption = { keys: [{ id: 'one', secret: 'ab'.repeat(32) }] };
     const [old, sealing] = [await opened(source), await opened(source, encryption)];
     await old.visit('protect');
@@ -103,7 +109,7 @@ describe.each(directions)('a copy from %s to %s', (from, to) => {
   });
 
   it('refuses what a paused gateway stores late, and its key is in doubt', async () => {
-    const [source, destination] = [places[from]?.() as StorePlace, places[to]?.() as StorePlace];
+    const [source, destination] = [await places[from](), await places[to]()];
     const old = await opened(source);
     const owner = await bring(old, 'executing');
     const lines: string[] = [];
@@ -125,7 +131,7 @@ const progressOf = (epoch: number, state: CopyState, runId = 'run'): CopyProgres
 
 describe.each(Object.entries(places))('%s in a copy', (_kind, place) => {
   it('takes only the progress of the next epoch, and its own again, and obeys it at once', async () => {
-    const here = place();
+    const here = await place();
     const [copying, other, store] = [await side(here), await side(here), await opened(here)];
     expect(await copying.readCopyProgress()).toBeUndefined();
     expect(await copying.changeCopyProgress(progressOf(2, 'closing'))).toBe(false);
@@ -155,7 +161,7 @@ describe.each(Object.entries(places))('%s in a copy', (_kind, place) => {
   });
 
   it('takes records while it receives, and an audit trail once', async () => {
-    const here = place();
+    const here = await place();
     const copying = await side(here);
     const { recordId } = newRequest();
     expect(await copying.changeCopyProgress(progressOf(1, 'receiving'))).toBe(true);

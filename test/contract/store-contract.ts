@@ -17,7 +17,7 @@ const note = { by: 'ada', reason: 'the backend’s books show it' };
 export interface Backend {
   name: string;
   /** The address of a new store without records, for one test. */
-  place(): StorePlace;
+  place(): StorePlace | Promise<StorePlace>;
   /** At least two. Each must change the record, or throw. */
   damages: readonly Damage[];
 }
@@ -36,7 +36,7 @@ const unlessRefused = <T>(act: Promise<T>): Promise<T | undefined> =>
 export function storeContract(backend: Backend): void {
   describe(`${backend.name} as a store`, () => {
     it('keeps what it has answered for a store that opens later', async () => {
-      const place = backend.place();
+      const place = await backend.place();
       const store = await storeForTest(place);
       const owners = await Promise.all(stages.map((stage) => bring(store, stage)));
       const [executing = newRequest()] = owners;
@@ -57,7 +57,7 @@ export function storeContract(backend: Backend): void {
     });
 
     it('lets one win: a start, or what voids its token or completes it without a record', async () => {
-      const place = backend.place();
+      const place = await backend.place();
       const [store, other] = [await storeForTest(place), await storeForTest(place)];
       const race = (number: number, ...acts: (() => Promise<unknown>)[]) =>
         Promise.all((number % 2 ? acts : acts.toReversed()).map((act) => act()));
@@ -81,7 +81,7 @@ export function storeContract(backend: Backend): void {
     });
 
     it('accepts an answer that arrived while the process was paused', async () => {
-      const store = await storeForTest(backend.place(), { timeoutMs: 500 });
+      const store = await storeForTest(await backend.place(), { timeoutMs: 500 });
       const starting = store.start(newRequest());
       // It is sent meanwhile.
       for (let turn = 0; turn < 5; turn++) await immediate();
@@ -92,7 +92,7 @@ export function storeContract(backend: Backend): void {
     it('lets an owner count as dead, and records expire, by its own clock', async () => {
       // Long enough for five writes to a disk that is busy.
       const [leaseMs, retentionMs, inDoubtRetentionMs] = [500, 1500, 3000];
-      const store = await storeForTest(backend.place(), { leaseMs, retentionMs, inDoubtRetentionMs });
+      const store = await storeForTest(await backend.place(), { leaseMs, retentionMs, inDoubtRetentionMs });
       const startedMs = performance.now();
       const owners = await Promise.all(stages.map((stage) => bring(store, stage)));
       await until(async () => (await store.peek(owners[0] as Execution)).kind === 'in_doubt');
@@ -103,7 +103,7 @@ export function storeContract(backend: Backend): void {
     });
 
     it('lists and counts thousands of records in small steps', async () => {
-      const store = await storeForTest(backend.place());
+      const store = await storeForTest(await backend.place());
       const doubtful = await Promise.all(Array.from({ length: 1200 }, () => bring(store, 'in_doubt')));
       await Promise.all(Array.from({ length: 300 }, () => store.start(newRequest())));
       expect((await store.countDoubts()).operations.get('withdraw')).toEqual({ inDoubt: 1200, ownerGone: 0 });
@@ -127,7 +127,7 @@ export function storeContract(backend: Backend): void {
 
   describe(`a record in ${backend.name} that cannot be read`, () => {
     it('is never treated as absent, and never taken over', async () => {
-      const place = backend.place();
+      const place = await backend.place();
       // With such a short lease every owner counts as dead.
       const store = await storeForTest(place, { leaseMs: 1 });
       await eachRowInTurn(damaged, async ({ stage, damage }) => {
@@ -151,7 +151,7 @@ export function storeContract(backend: Backend): void {
     });
 
     it('is listed with the reason, and does not stop a list or a count', async () => {
-      const place = backend.place();
+      const place = await backend.place();
       const store = await storeForTest(place);
       const owners: RecordId[] = [];
       for (const { stage, damage } of damaged) {

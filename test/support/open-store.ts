@@ -2,6 +2,8 @@ import { join } from 'node:path';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
+import { PostgresCopyRegister } from '../../src/store/postgres/copy-register.ts';
+import { PostgresRegister } from '../../src/store/postgres/register.ts';
 import type { RedisOptions } from '../../src/store/redis/client.ts';
 import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
 import { RedisRegister } from '../../src/store/redis/register.ts';
@@ -26,8 +28,14 @@ export interface RedisPlace {
   replicas?: number;
 }
 
+export interface PostgresPlace {
+  kind: 'postgres';
+  url: string;
+  schema: string;
+}
+
 /** The location of a store's records. It is plain data, because a worker process gets it on its command line. */
-export type StorePlace = SqlitePlace | RedisPlace;
+export type StorePlace = SqlitePlace | RedisPlace | PostgresPlace;
 
 /** The lifetimes of what this store writes, and the time limit of a command. */
 export interface StoreTimes extends Lifetimes {
@@ -53,21 +61,26 @@ export async function openStore(
   const own = { gatewayId, lifetimes, clock, cipher: new ResponseCipher(encryption) };
   if (place.kind === 'sqlite')
     return new Ledger(await SqliteRegister.open({ path: place.path, timeoutMs, clock }), own);
-  const register = await RedisRegister.open({ ...redisOptionsOf(place), timeoutMs, clock, gatewayId });
-  return new Ledger(register, own);
+  const common = { timeoutMs, connectTimeoutMs: 5_000, clock, gatewayId };
+  if (place.kind === 'postgres') return new Ledger(await PostgresRegister.open({ ...place, ...common }), own);
+  return new Ledger(await RedisRegister.open({ ...redisOptionsOf(place), ...common }), own);
 }
 
 const redisOptionsOf = ({ url, prefix, lockNodes = [], replicas = 0 }: RedisPlace) => ({
-  ...{ location: { url }, prefix, lockNodes, replicas, connectTimeoutMs: 5_000 },
+  ...{ location: { url }, prefix, lockNodes, replicas },
   // A witness beside a store that waits for replicas.
   mayLoseOnFailover: true,
 });
 
 /** The store of a place as the source or the destination of a copy. */
 export async function openCopyRegister(place: StorePlace): Promise<CopyRegister> {
-  const common = { timeoutMs: LONG.timeoutMs, clock: systemClock };
+  const common = {
+    ...{ timeoutMs: LONG.timeoutMs, connectTimeoutMs: 5_000 },
+    ...{ clock: systemClock, gatewayId: 'copy' },
+  };
   if (place.kind === 'sqlite') return await SqliteCopyRegister.open({ path: place.path, ...common });
-  return await RedisCopyRegister.open({ ...redisOptionsOf(place), ...common, gatewayId: 'copy' });
+  if (place.kind === 'postgres') return await PostgresCopyRegister.open({ ...place, ...common });
+  return await RedisCopyRegister.open({ ...redisOptionsOf(place), ...common });
 }
 
 /** As {@link openStore}, with all options of the register. */

@@ -1,4 +1,6 @@
 import { afterAll } from 'vitest';
+import { schemaSql } from '../../src/store/postgres/schema.ts';
+import type { PostgresPlace } from './open-store.ts';
 import { launchPostgres, type PostgresServer } from './postgres-process.ts';
 
 export type { PostgresServer } from './postgres-process.ts';
@@ -13,4 +15,13 @@ export async function startPostgres(settings: Record<string, string> = {}): Prom
   const server = await launchPostgres(settings);
   running.add(server);
   return server;
+}
+
+let schemas = 0;
+
+/** A schema without records, for one test. */
+export async function newSchema({ url, admin }: PostgresServer): Promise<PostgresPlace> {
+  const schema = `test_${++schemas}`;
+  await admin.query(schemaSql(schema));
+  return { kind: 'postgres', url, schema };
 }

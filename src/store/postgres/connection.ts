@@ -18,25 +18,35 @@ export interface Statement {
   text: string;
 }
 
-/** SQLSTATE classes of errors after which a transaction may have been committed all the same: the connection or the server ends. */
-const PERHAPS_WRITTEN = /^(?:08|57P|58|F0|XX)/;
+/**
+ * SQLSTATE classes of errors after which a transaction may have been committed all the same: the connection or the server ends, as it
+ * does when a commit finds the disk full.
+ */
+const PERHAPS_WRITTEN = /^(?:08|53|57P|58|F0|XX)/;
 const LOCK_NOT_AVAILABLE = '55P03';
 /** The tables, the schema or the function are missing. */
 const NOT_PREPARED = new Set(['3F000', '42P01', '42883']);
 /** The statement is unknown, or another client has prepared it on the connection. */
 const OF_ANOTHER_CLIENT = new Set(['26000', '42P05']);
 
-const SESSION = `SET default_transaction_isolation = 'read committed'; SET client_encoding = 'UTF8'; SET statement_timeout = 0`;
+/** What the defaults of a role must not change. `statement_timeout` does not cover the wait for a standby, which nothing may cancel. */
+const sessionOf = ({
+  timeoutMs,
+}: ServerOptions) => `SET default_transaction_isolation = 'read committed'; SET client_encoding = 'UTF8';
+  SET DateStyle = 'ISO'; SET client_min_messages = 'warning'; SET statement_timeout = ${timeoutMs};
+  SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')`;
 
-/** What a connection leads to. A server that was started again is another one. */
-const SELECT_SERVER = `SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('server_encoding'),
-  extract(epoch from pg_postmaster_start_time())::text, pg_backend_pid()`;
+/** What a connection leads to. A server that was started again is another one, and so is one whose tables were made again. */
+const selectServer = ({ schema }: ServerOptions) =>
+  `SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('server_encoding'),
+    concat(extract(epoch FROM pg_postmaster_start_time()), ' ', to_regclass('${schema}.store')::oid), pg_backend_pid()`;
 const OLDEST_VERSION = 130_000;
+const CLOSES_WITHIN_MS = 500;
 
 /** One connection to the server. It runs one statement at a time. */
 export class Connection {
   readonly #client: PgClient;
-  /** Names the server process. */
+  /** Names the server process and the tables. */
   readonly server: string;
   readonly pid: number;
   isOpen = true;
@@ -56,8 +66,8 @@ export class Connection {
     client.on('end', ended);
     try {
       await client.connect();
-      await client.query(SESSION);
-      const { rows } = await client.query({ text: SELECT_SERVER, rowMode: 'array' });
+      await client.query(sessionOf(options));
+      const { rows } = await client.query({ text: selectServer(options), rowMode: 'array' });
       const [version, isStandby, encoding, server, pid] = rows[0] as [
         number,
         boolean,
@@ -91,8 +101,9 @@ export class Connection {
     client.once('end', () => {
       this.isOpen = false;
     });
-    client.on('notice', ({ severity, message }) => {
-      if (severity !== 'NOTICE') this.#warning = message;
+    // The severity is a word in the server's language, and the code is not.
+    client.on('notice', ({ code, message }) => {
+      if (code !== '00000') this.#warning = message;
     });
   }
 
@@ -104,15 +115,22 @@ export class Connection {
    * @throws {StoreUnavailable} perhaps written: the server warns that standbys may not have the transaction
    */
   async run<Row extends unknown[]>({ name, text }: Statement, values: unknown[]): Promise<Row[]> {
-    this.#warning = undefined;
-    const { rows } = await this.#client.query<Row>({ name, text, values, rowMode: 'array' });
-    if (this.#warning !== undefined) throw new StoreUnavailable(`postgres: ${this.#warning}`);
+    const { rows } = await this.#unwarned(() =>
+      this.#client.query<Row>({ name, text, values, rowMode: 'array' }),
+    );
     return rows;
   }
 
-  /** Runs statements without values in one transaction. @throws what `pg` throws */
+  /** Runs statements without values in one transaction. @throws as {@link run} */
   async script(text: string): Promise<void> {
-    await this.#client.query(text);
+    await this.#unwarned(() => this.#client.query(text));
+  }
+
+  async #unwarned<T>(query: () => Promise<T>): Promise<T> {
+    this.#warning = undefined;
+    const result = await query();
+    if (this.#warning !== undefined) throw new StoreUnavailable(`postgres: ${this.#warning}`);
+    return result;
   }
 
   /** Ends it at once. The server may still execute what was sent. */
@@ -121,10 +139,12 @@ export class Connection {
     destroy(this.#client);
   }
 
-  /** Resolves when it is closed. */
+  /** Resolves when it is closed. A server that is frozen closes nothing. */
   async close(): Promise<void> {
     this.isOpen = false;
+    const timer = setTimeout(() => destroy(this.#client), CLOSES_WITHIN_MS);
     await this.#client.end().catch(() => {});
+    clearTimeout(timer);
   }
 
   async #requireFormat(schema: string): Promise<void> {
@@ -132,11 +152,16 @@ export class Connection {
       { name: '', text: `SELECT format FROM ${schema}.store` },
       [],
     );
-    if (found !== STORE_FORMAT)
-      throw new OtherFormat(
-        `the schema ${schema} has records of format ${found}, and this gateway knows format ${STORE_FORMAT}: use a gateway version that knows it, or configure another store.schema, but then the keys of those records can be paid again`,
-      );
+    requireFormat(found, schema);
   }
+}
+
+/** @throws {OtherFormat} */
+export function requireFormat(found: number | undefined, schema: string): void {
+  if (found !== STORE_FORMAT)
+    throw new OtherFormat(
+      `the schema ${schema} has records of format ${found}, and this gateway knows format ${STORE_FORMAT}: use a gateway version that knows it, or configure another store.schema, but then the keys of those records can be paid again`,
+    );
 }
 
 async function loadedPackage() {

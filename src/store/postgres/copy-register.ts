@@ -34,9 +34,9 @@ export class PostgresCopyRegister implements CopyRegister {
   async changeCopyProgress(to: CopyProgress): Promise<boolean> {
     const { schema, lanes } = this.register;
     const [now, next] = [await this.#progressText(), encodeCopyProgress(to)];
-    if (now === next) return true;
-    if (to.epoch !== (now === null ? 0 : decodeCopyProgress(now).epoch) + 1) return false;
-    // The lock waits for every write that may not have seen it. Another process may have changed it since it was read.
+    if (now !== next && to.epoch !== (now === null ? 0 : decodeCopyProgress(now).epoch) + 1) return false;
+    // The lock waits for every write that may not have seen it. Another process may have changed it since it was read. It is written
+    // again if it is there, because standbys may not have it.
     await lanes.script(`BEGIN ISOLATION LEVEL READ COMMITTED; LOCK TABLE ${schema}.records IN SHARE MODE;
       UPDATE ${schema}.store SET copy_progress = ${literal(next)} WHERE copy_progress IS NOT DISTINCT FROM ${now === null ? 'NULL' : literal(now)};
       COMMIT`);
@@ -68,7 +68,7 @@ export class PostgresCopyRegister implements CopyRegister {
     const insert = `INSERT INTO ${schema}.audit (id, entry, expires_at)
       SELECT $1, entry, ${CLOCK} + interval '${AUDIT_RETENTION_MS} ms' FROM unnest($2::text[]) entry
       WHERE NOT EXISTS (SELECT 1 FROM ${schema}.audit WHERE id = $1)`;
-    await lanes.ask(insert, [Buffer.from(id, 'hex'), audit.map((entry) => JSON.stringify(entry))], true);
+    await lanes.change(insert, [Buffer.from(id, 'hex'), audit.map((entry) => JSON.stringify(entry))]);
   }
 
   close(): Promise<void> {

@@ -2,7 +2,7 @@ import type { Clock } from '../../lib/clock.ts';
 import { messageOf } from '../../lib/files.ts';
 import type { Emit } from '../../telemetry/emit.ts';
 import { OtherFormat, StoreClosed, type StoreHealth } from '../types.ts';
-import type { ServerOptions } from './connection.ts';
+import { requireFormat, type ServerOptions } from './connection.ts';
 import type { Lanes } from './lanes.ts';
 import { CLOCK } from './schema.ts';
 
@@ -61,10 +61,11 @@ export class PostgresHealth {
     try {
       await this.inspect();
       const probe = `INSERT INTO ${schema}.probes VALUES ($1, ${CLOCK}) ON CONFLICT (gateway) DO UPDATE SET at = EXCLUDED.at`;
-      await this.#lanes.ask(probe, [gatewayId], true);
-      const [[copyProgress] = []] = await this.#lanes.ask<[string | null]>(
-        `SELECT copy_progress FROM ${schema}.store`,
+      await this.#lanes.change(probe, [gatewayId]);
+      const [[copyProgress, format] = []] = await this.#lanes.ask<[string | null, number]>(
+        `SELECT copy_progress, format FROM ${schema}.store`,
       );
+      requireFormat(format, schema);
       if (copyProgress && !copyProgress.startsWith('no ')) throw new StoreClosed();
       return { ok: true, detail: 'postgres', warnings: this.#dangers };
     } catch (error) {

@@ -1,34 +1,12 @@
 import { afterReading } from '../../lib/clock.ts';
 import { StoreUnavailable } from '../types.ts';
-import { Connection, failureOf, NOT_WRITTEN, type ServerOptions, type Statement } from './connection.ts';
+import { Batches, type Change, type Command, nextBatch, type Pending } from './batch.ts';
+import { Connection, failureOf, NOT_WRITTEN, type ServerOptions } from './connection.ts';
 
 /** Connections that write, and those that read: a read never waits behind a write that waits for a standby. */
 const WRITERS = 4;
 const READERS = 2;
-/** The limits of a batch, so that no transaction makes others wait for long. */
-const COMMANDS_PER_BATCH = 128;
-const BYTES_PER_BATCH = 4 * 1024 * 1024;
 const LOOK_EVERY_MS = 250;
-
-/** A command of a batch, as JSON without its number. */
-export interface Command {
-  json: string;
-  resolve(row: Answered): void;
-  reject(error: Error): void;
-}
-
-/** What the function `write` returns for a command. */
-export type Answered = [
-  n: number,
-  answer: string,
-  held: Buffer | null,
-  livesMs: number | null,
-  isLeased: boolean | null,
-];
-
-interface Pending extends Command {
-  askedMs: number;
-}
 
 /** A connection that is opened again when it ends. */
 interface Lane {
@@ -38,6 +16,8 @@ interface Lane {
   sentMs?: number | undefined;
 }
 
+const isIdle = ({ connection, sentMs }: Lane) => connection?.isOpen && sentMs === undefined;
+
 const newLanes = (number: number): Lane[] => Array.from({ length: number }, () => ({ isConnecting: false }));
 
 /**
@@ -46,8 +26,8 @@ const newLanes = (number: number): Lane[] => Array.from({ length: number }, () =
  *
  * **A write without an answer is not cancelled.** A backend of PostgreSQL that waits for a standby holds a transaction that nobody
  * sees yet. Cancelled, it would be visible without being on the standby. So its commands fail after their time limit, its connection
- * stays busy until the server answers, and nothing grows. It is dropped only if the server does not know it any more, or does not
- * answer either.
+ * stays busy until the server answers, and nothing grows. It is dropped only if the server does not know it any more, answers nothing
+ * at all, or is no longer where the address leads.
  */
 export class Lanes {
   /** Names the server process that was reached last. */
@@ -55,7 +35,7 @@ export class Lanes {
   /** Why no connection could be opened last. */
   failure: string | undefined;
   readonly #options: ServerOptions;
-  readonly #write: Statement;
+  readonly #batches: Batches;
   readonly #writers = newLanes(WRITERS);
   readonly #readers = newLanes(READERS);
   #queue: Pending[] = [];
@@ -66,16 +46,18 @@ export class Lanes {
   #timer: NodeJS.Timeout | undefined;
   readonly #listeners: (() => void)[] = [];
   readonly #looking: NodeJS.Timeout;
+  /** When it was last asked what became of writes without an answer. */
+  #lookedMs = Number.NEGATIVE_INFINITY;
 
   constructor(options: ServerOptions) {
     this.#options = options;
-    this.#write = { name: 'oncegate_write_1', text: `SELECT * FROM ${options.schema}.write($1)` };
+    this.#batches = new Batches(options.schema);
     this.#looking = setInterval(() => void this.#look(), LOOK_EVERY_MS).unref();
   }
 
-  /** Opens the first connection, and the others in the background. @throws {StoreUnavailable} with a message for the operator */
+  /** Opens a connection of each kind, and the others in the background. @throws {StoreUnavailable} with a message for the operator */
   async open(): Promise<void> {
-    await this.#connect(this.#readers[0] as Lane);
+    for (const [lane] of [this.#readers, this.#writers]) await this.#connect(lane as Lane);
     for (const lane of this.#all()) if (!lane.connection) this.#connect(lane).catch(ignore);
   }
 
@@ -87,8 +69,8 @@ export class Lanes {
     return this.#all().some(({ connection }) => connection?.isOpen);
   }
 
-  /** Adds a command to the next batch. */
-  write(command: Command): void {
+  /** Adds a command to the next batch, or a statement after it. */
+  write(command: Command | Change): void {
     if (this.#isClosed) {
       command.reject(closed());
       return;
@@ -98,8 +80,15 @@ export class Lanes {
     this.#schedule();
   }
 
-  /** Runs a statement that only reads, or that writes what needs no batch. @throws {StoreUnavailable} */
-  async ask<Row extends unknown[]>(text: string, values: unknown[] = [], writes = false): Promise<Row[]> {
+  /** Runs a statement that writes what needs no batch. @throws {StoreUnavailable} */
+  change<Row extends unknown[]>(text: string, values: unknown[] = []): Promise<Row[]> {
+    return new Promise((resolve, reject) => {
+      this.write({ text, values, resolve: resolve as Change['resolve'], reject });
+    });
+  }
+
+  /** Runs a statement that only reads. @throws {StoreUnavailable} */
+  async ask<Row extends unknown[]>(text: string, values: unknown[] = []): Promise<Row[]> {
     const { timeoutMs, schema } = this.#options;
     const startedMs = performance.now();
     const lane = await this.#readerWithin(timeoutMs);
@@ -119,10 +108,10 @@ export class Lanes {
     } catch (error) {
       if (!connection.isOpen && !(error instanceof StoreUnavailable))
         throw new StoreUnavailable(`postgres: no answer within ${timeoutMs} ms`, {
-          maybeWritten: writes,
+          maybeWritten: false,
           cause: error,
         });
-      throw failureOf(error, schema, writes);
+      throw failureOf(error, schema, false);
     } finally {
       isOver = true;
       clearTimeout(timer);
@@ -146,7 +135,8 @@ export class Lanes {
     this.#isClosed = true;
     clearInterval(this.#looking);
     clearTimeout(this.#timer);
-    for (const { reject } of [...this.#queue, ...this.#underWay]) reject(closed());
+    for (const { reject } of this.#queue) reject(closed());
+    for (const { reject } of this.#underWay) reject(new StoreUnavailable('postgres: the store is closed'));
     for (const give of this.#waitingReads) give(undefined);
     await Promise.all(
       this.#all().map(({ connection, sentMs }) =>
@@ -198,52 +188,20 @@ export class Lanes {
       this.#isScheduled = false;
       for (const lane of this.#writers)
         if (this.#queue.length > 0 && lane.connection?.isOpen && lane.sentMs === undefined)
-          void this.#send(lane, this.#nextBatch());
+          void this.#send(lane, nextBatch(this.#queue));
     });
   }
 
-  #nextBatch(): Pending[] {
-    let bytes = 0;
-    let count = 0;
-    for (const { json } of this.#queue) {
-      if (count === COMMANDS_PER_BATCH || bytes >= BYTES_PER_BATCH) break;
-      bytes += json.length;
-      count++;
-    }
-    return this.#queue.splice(0, count);
-  }
-
-  /** Sends a batch. If the server refuses it as a whole, sends each of its commands alone, so that one of them fails alone. */
   async #send(lane: Lane, batch: Pending[]): Promise<void> {
-    const connection = lane.connection as Connection;
     lane.sentMs = performance.now();
     for (const pending of batch) this.#underWay.add(pending);
-    try {
-      await this.#apply(connection, batch);
-    } finally {
-      lane.sentMs = undefined;
-      this.#schedule();
-    }
-  }
-
-  async #apply(connection: Connection, batch: Pending[]): Promise<void> {
-    try {
-      const json = `[${batch.map((pending, n) => `{"n":${n},${pending.json}}`).join()}]`;
-      const rows = await connection.run<Answered>(this.#write, [json]);
-      for (const row of rows) batch[row[0]]?.resolve(row);
-    } catch (error) {
-      const failure = failureOf(error, this.#options.schema, true);
-      if (batch.length > 1 && !failure.maybeWritten && connection.isOpen) {
-        for (const pending of batch) await this.#apply(connection, [pending]);
-        return;
-      }
-      for (const { reject } of batch) reject(failure);
-    }
+    await this.#batches.apply(lane.connection as Connection, batch);
     for (const pending of batch) this.#underWay.delete(pending);
+    lane.sentMs = undefined;
+    this.#schedule();
   }
 
   #readerWithin(ms: number): Promise<Lane | undefined> {
-    const isIdle = ({ connection, sentMs }: Lane) => connection?.isOpen && sentMs === undefined;
     const lane = this.#readers.find(isIdle);
     if (lane) {
       lane.sentMs = performance.now();
@@ -298,16 +256,29 @@ export class Lanes {
     for (const lane of this.#all())
       if (!lane.connection?.isOpen && !lane.isConnecting && !this.#isClosed)
         this.#connect(lane).catch(ignore);
-    const latestMs = performance.now() - this.#options.timeoutMs;
+    const nowMs = performance.now();
+    const latestMs = nowMs - this.#options.timeoutMs;
     const hung = this.#writers.flatMap(({ connection, sentMs = Number.POSITIVE_INFINITY }) =>
       connection?.isOpen && sentMs < latestMs ? connection : [],
     );
-    if (hung.length === 0) return;
-    const known = await this.ask<[number]>('SELECT pid FROM pg_stat_activity WHERE pid = ANY($1)', [
-      hung.map(({ pid }) => pid),
-    ]).catch(() => []);
-    const pids = new Set(known.map(([pid]) => pid));
-    for (const connection of hung) if (!pids.has(connection.pid)) connection.drop();
+    if (hung.length === 0 || this.#lookedMs > latestMs) return;
+    this.#lookedMs = nowMs;
+    // A new connection, because the address may lead to another server meanwhile.
+    const reader = this.#readers.find(isIdle);
+    reader?.connection?.drop();
+    if (reader) await this.#connect(reader).catch(ignore);
+    const pids = await this.#knownOf(hung.map(({ pid }) => pid));
+    for (const connection of hung) if (!pids.includes(connection.pid)) connection.drop();
+  }
+
+  /** Which of its backends the server knows: none if it answers nothing. */
+  async #knownOf(pids: number[]): Promise<number[]> {
+    if (!this.#readers.some(({ connection }) => connection?.isOpen)) return [];
+    const text = 'SELECT pid FROM pg_stat_activity WHERE pid = ANY($1)';
+    return await this.ask<[number]>(text, [pids]).then(
+      (rows) => rows.map(([pid]) => pid),
+      () => pids,
+    );
   }
 }
 

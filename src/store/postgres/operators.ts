@@ -13,6 +13,7 @@ interface Tables {
 }
 
 const HEAD = `encode(id, 'hex'), substring(record FROM 1 FOR ${HEAD_BYTES}),
+  length(record),
   (extract(epoch FROM expires_at - ${CLOCK}) * 1000)::float8, coalesce(leased_until > ${CLOCK}, false)`;
 
 /** In the order of the index of open records, or of the ids. */
@@ -23,7 +24,14 @@ const SELECT = {
     WHERE ${IS_LIVE} AND id > $2 ORDER BY id LIMIT $3`,
 };
 
-type ListedRow = [id: RecordId, head: Buffer, expiresInMs: number, isLeased: boolean, due: string];
+type ListedRow = [
+  id: RecordId,
+  head: Buffer,
+  bytes: number,
+  expiresInMs: number,
+  isLeased: boolean,
+  due: string,
+];
 
 /** @throws {UnknownCursor} */
 export async function pageOf(
@@ -36,7 +44,7 @@ export async function pageOf(
   const values = [due, Buffer.from(after as string, 'hex'), limit];
   const rows = await lanes.ask<ListedRow>(SELECT[part](schema), values);
   const records = rows.map(listedAs);
-  const [id, , , , lastDue] = rows[limit - 1] ?? [];
+  const [id, , , , , lastDue] = rows[limit - 1] ?? [];
   return id === undefined ? { records } : { records, cursor: cursorOf(part, lastDue as string, id) };
 }
 
@@ -45,9 +53,12 @@ const cursorOf = (...parts: string[]): string => Buffer.from(parts.join('_')).to
 const cursorIn = (cursor: string) =>
   /^(open|all)_([-+:. \dA-Za-z]{1,40})_([0-9a-f]{0,64})$/.exec(Buffer.from(cursor, 'base64url').toString());
 
-function listedAs([id, head, expiresInMs, isLeased]: ListedRow): Listed {
+function listedAs([id, start, bytes, expiresInMs, isLeased]: ListedRow): Listed {
   try {
-    return { id, head: decodeHead(head).head, expiresInMs, isLeased };
+    const { head, end } = decodeHead(start);
+    return end === bytes
+      ? { id, head, expiresInMs, isLeased }
+      : { id, unreadable: 'the record cannot be read: it is cut' };
   } catch (error) {
     return { id, unreadable: messageOf(error) };
   }

@@ -12,9 +12,10 @@ import {
   StoreUnavailable,
   VISIT_LASTS_MS,
 } from '../types.ts';
+import type { Answered } from './batch.ts';
 import { NOT_WRITTEN } from './connection.ts';
 import { PostgresHealth, type PostgresOptions } from './health.ts';
-import { type Answered, Lanes } from './lanes.ts';
+import { Lanes } from './lanes.ts';
 import { countOpen, idsOf, pageOf } from './operators.ts';
 import { CLOCK, IS_LIVE } from './schema.ts';
 import { Sweep } from './sweep.ts';
@@ -138,7 +139,7 @@ export class PostgresRegister implements Register {
         ${mode}_until = ${CLOCK} + interval '${VISIT_LASTS_MS} ms'
       RETURNING identity, visits::float8, ${otherOf(mode)}_until > ${CLOCK}`;
     return identityIn(
-      await this.lanes.ask<IdentityRow>(text, [systemRandom.token().toString('hex')], true),
+      await this.lanes.change<IdentityRow>(text, [systemRandom.token().toString('hex')]),
     ) as IdentityInUse;
   }
 

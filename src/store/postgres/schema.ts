@@ -98,6 +98,8 @@ BEGIN
   IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
     PERFORM set_config('synchronous_commit', 'on', true);
   END IF;
+  -- A wait for a standby that was cancelled is only a warning.
+  PERFORM set_config('client_min_messages', 'warning', true);
   -- What closes the store waits for this lock, so every later write sees that it is closed.
   LOCK TABLE ${schema}.records IN ROW EXCLUSIVE MODE;
   SELECT split_part(coalesce(copy_progress, 'no'), ' ', 1) INTO closed FROM ${schema}.store;
