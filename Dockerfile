@@ -1,12 +1,12 @@
-# The packages of the image: none, because the command is one bundle. With `--build-arg ONCEGATE_TRACING=1`, OpenTelemetry for
-# tracing.endpoint. The image has its own Node, so the copy for other machines is removed.
+# The packages of the image: pg for PostgreSQL, and no more, because the command is one bundle. With `--build-arg ONCEGATE_TRACING=1`,
+# also OpenTelemetry for tracing.endpoint. Their versions are those of the lock file.
 FROM node:24-bookworm-slim AS packages
 WORKDIR /app
 COPY package.json package-lock.json .npmrc ./
+COPY scripts/image-packages.mjs ./scripts/
 ARG ONCEGATE_TRACING
-RUN if [ -n "$ONCEGATE_TRACING" ]; \
-  then npm ci --omit=dev --no-audit --no-fund && rm -rf node_modules/node-linux-* node_modules/.bin; \
-  else mkdir node_modules; fi
+RUN node scripts/image-packages.mjs ${ONCEGATE_TRACING:+tracing} \
+  && npm install --no-audit --no-fund && rm -rf node_modules/.bin node_modules/.package-lock.json
 
 # Build: every dependency, type-checked and compiled.
 FROM node:24-bookworm-slim AS build

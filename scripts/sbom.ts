@@ -1,25 +1,25 @@
 /**
- * `npm run sbom [FILE]`: writes the bill of materials of the runtime packages in CycloneDX 1.5, made by npm from the lock file.
+ * `npm run sbom [FILE]`: writes the bill of materials of the runtime packages, and of those in the image, in CycloneDX 1.5, made by npm
+ * from the lock file.
  * Default: oncegate-VERSION.cdx.json.
  */
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { inImage, installed } from './locked.ts';
 import { root } from './root.ts';
 
 const read = (name: string) => JSON.parse(readFileSync(join(root, name), 'utf8'));
-const { name, version, description, license, dependencies } = read('package.json');
+const { name, version, description, license, dependencies, optionalDependencies } = read('package.json');
 const file = process.argv[2] ?? join(root, `${name}-${version}.cdx.json`);
 
 // `npm sbom --omit dev` leaves out packages that are needed at run time and by a development package. So npm sees a lock file
-// without the latter. The optional packages are Node itself, for this repository: the published package does not have them.
-const manifest = { name, version, description, license, dependencies };
+// without the latter.
+const withPg = { ...dependencies, pg: optionalDependencies.pg };
+const manifest = { name, version, description, license, dependencies: withPg };
 const lock = read('package-lock.json');
-const runtime = Object.entries<{ dev?: boolean; optional?: boolean }>(lock.packages).filter(
-  ([, { dev, optional }]) => !dev && !optional,
-);
-const packages = { ...Object.fromEntries(runtime), '': manifest };
+const packages = { ...Object.fromEntries([...installed, ...inImage]), '': manifest };
 
 const folder = mkdtempSync(join(tmpdir(), `${name}-`));
 try {

@@ -3,7 +3,7 @@
 // a question, or with --install. It is plain JavaScript without packages, because it runs before any are installed, on Node 20 or newer.
 import { spawn, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { constants } from 'node:os';
 import { delimiter, dirname, join } from 'node:path';
 import { createInterface } from 'node:readline/promises';
@@ -61,9 +61,14 @@ function checkNode() {
 
 const answers = (command, ...args) => spawnSync(command, args).status === 0;
 
+const versionsOf = (folder) =>
+  existsSync(folder) ? readdirSync(folder).map((version) => join(folder, version, 'bin')) : [];
+
 /** Debian packages, each with a check whether it is installed. */
 const testPackages = {
   'redis-server': () => answers('redis-server', '--version'),
+  // Debian keeps the programs of each version in a folder of its own. It also starts a server, which the tests do not use.
+  postgresql: () => versionsOf('/usr/lib/postgresql').some((bin) => existsSync(join(bin, 'initdb'))),
   // Makes the certificates of the tests.
   openssl: () => answers('openssl', 'version'),
   // For `prlimit` and `fallocate`, which make a disk full.
@@ -105,6 +110,7 @@ const deployPackages = {
 };
 const benchPackages = {
   'redis-server': testPackages['redis-server'],
+  postgresql: testPackages.postgresql,
   nginx: () => answers('nginx', '-v'),
   // Its version option exits with 1.
   wrk: () => spawnSync('wrk', ['--version']).error === undefined,
@@ -144,7 +150,7 @@ async function installSystemPackages(command, { packages = {}, needsPrometheus =
   const fetched = needsPrometheus ? missingOfPrometheus() : [];
   const missing = [...names, ...fetched];
   if (missing.length === 0) return;
-  const needed = `npm run ${command} needs ${missing.join(' ')} (redis-server 7.0 or newer)`;
+  const needed = `npm run ${command} needs ${missing.join(' ')} (redis-server 7.0 or newer, postgresql 13 or newer)`;
   if (!mayInstall()) fail(`${needed}. Debian, Ubuntu: sudo apt-get install ${missing.join(' ')}`);
   if (!isAgreed) {
     if (!process.stdin.isTTY)

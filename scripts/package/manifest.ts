@@ -24,10 +24,8 @@ export function manifest(repository?: string): object {
     throw new Error('--repository must be an address such as https://HOST/OWNER/NAME');
   const { name, description, license, type, engines, bin, dependencies } = ours;
   const address = repository ?? 'https://REPOSITORY';
-  // OpenTelemetry is needed for `tracing.endpoint` only, and whoever sets it installs it (ADR 32).
-  const optional = Object.keys(ours.optionalDependencies).filter((name) =>
-    name.startsWith('@opentelemetry/'),
-  );
+  // Whoever sets `tracing.endpoint` or `store.kind: postgres` installs what it needs (ADR 32, ADR 44). Node is no library.
+  const optional = Object.keys(ours.optionalDependencies).filter((name) => !name.startsWith('node-'));
   return {
     ...{ name, version, description, license, type, engines, bin },
     ...(repository === undefined && { private: true }),

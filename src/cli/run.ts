@@ -9,7 +9,7 @@ const USAGE = `oncegate: one merchant, one idempotency key, one execution.
   oncegate config print            print the configuration in force, without secrets (see: oncegate config --help)
   oncegate keys ACTION             issue, list, rotate and revoke secret keys (see: oncegate keys --help)
   oncegate records ACTION          list and show records, resolve keys, copy records (see: oncegate records --help)
-  oncegate store ACTION            accept a store that forgot keys, repair its index (see: oncegate store --help)
+  oncegate store ACTION            prepare a store, accept one that forgot keys (see: oncegate store --help)
   oncegate sandbox [options]       run the sandbox backend (see: oncegate sandbox --help)
   oncegate start [options]         run the sandbox and a gateway in front of it (see: oncegate start --help)
 

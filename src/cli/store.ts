@@ -1,15 +1,30 @@
 import { loadConfig } from '../config/load.ts';
 import { checkNote } from '../doubts/resolution.ts';
 import { identityFileOf } from '../ledger/identity-file.ts';
-import { openLedger, openRegister } from '../ledger/open-store.ts';
+import { openLedger, openRegister, prepareSchema } from '../ledger/open-store.ts';
 import { acceptStore } from '../ledger/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
+import { preparingSql } from '../store/postgres/prepare.ts';
 import { StoreUnavailable } from '../store/types.ts';
-import { commandOf, Exit, noteOfOptions, readArguments, required, TEXT, type Terminal } from './arguments.ts';
+import {
+  commandOf,
+  Exit,
+  FLAG,
+  noteOfOptions,
+  readArguments,
+  required,
+  TEXT,
+  type Terminal,
+} from './arguments.ts';
 import { refuseMissingStore } from './records/open-desk.ts';
 
-const USAGE = `oncegate store accept --config FILE --reason TEXT [--by NAME]
+const USAGE = `oncegate store prepare --config FILE [--print]
+oncegate store accept --config FILE --reason TEXT [--by NAME]
 oncegate store repair-index --config FILE
+
+prepare: makes the schema and the tables of a store in PostgreSQL, unless they are there. Gateways need no right to make any.
+
+  --print          prints the SQL, for the owner of the database, and runs nothing. It ends with the rights of the gateways' role
 
 accept: accepts a store that is another one, was emptied, or is older than it was. Until then its gateways start no new key, because
 every key that it has forgotten is paid again. docs/runbook/after-a-backup-was-restored.md says what to do before. Running gateways
@@ -21,13 +36,23 @@ notice it within seconds. Each configuration on each machine has its own file, s
 repair-index: finds keys in doubt again that are missing in counts and lists, because somebody removed the index that Redis keeps of
 them. Reads the head of every record, in small steps, while gateways run.
 
-Exit codes: 0 done, 1 there is nothing to accept or to repair or the file cannot be used, 64 wrong arguments, 69 the store cannot be
+Exit codes: 0 done, 1 there is nothing to prepare, to accept or to repair, or the file cannot be used, 64 wrong arguments, 69 the store cannot be
 used, 78 the configuration is wrong.
 `;
 
 const OPTIONS = { config: TEXT, reason: TEXT, by: TEXT };
 
-export const store = commandOf('store', { accept, 'repair-index': repairIndex }, USAGE);
+export const store = commandOf('store', { prepare, accept, 'repair-index': repairIndex }, USAGE);
+
+async function prepare(args: string[], { env, stdout }: Terminal): Promise<void> {
+  const options = readArguments(args, { config: TEXT, print: FLAG }, USAGE);
+  const { store: section } = loadConfig(required(options.config, 'config', USAGE), env);
+  if (section.kind !== 'postgres')
+    throw new Exit(`there is nothing to prepare: ${section.kind} needs no tables that a person makes`, 1);
+  if (options.print) stdout.write(preparingSql(section));
+  else if (await prepareSchema(section)) stdout.write(`prepared: the schema ${section.schema}\n`);
+  else stdout.write(`nothing to do: the schema ${section.schema} is prepared\n`);
+}
 
 async function accept(args: string[], { env, stdout }: Terminal): Promise<void> {
   const options = readArguments(args, OPTIONS, USAGE);
@@ -61,7 +86,10 @@ async function repairIndex(args: string[], { env, stdout, stderr }: Terminal): P
   const register = await openRegister(config, 'oncegate store', systemClock);
   try {
     if (!register.repairIndex)
-      throw new Exit('there is nothing to repair: SQLite itself keeps the index of its records', 1);
+      throw new Exit(
+        `there is nothing to repair: ${config.store.kind} itself keeps the index of its records`,
+        1,
+      );
     let last = 0;
     await register.repairIndex((records) => {
       if (records - last >= REPORT_EVERY) stderr.write(`${records} records read ...\n`);

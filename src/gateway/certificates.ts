@@ -10,7 +10,7 @@ export interface CertificatesTools {
   metrics?: Metrics;
 }
 
-/** The certificates of one process: of the listener, and those that it shows to the backend and to Redis. */
+/** The certificates of one process: of the listener, and those that it shows to the backend and to the store. */
 export class Certificates {
   readonly #tools: CertificatesTools;
   /** By their sections. The store and the limits of merchants share one. */
@@ -76,7 +76,7 @@ export function certificateSections({
   upstream,
   store,
 }: Pick<Config, 'listen' | 'upstream' | 'store'>): [name: string, paths: CertificatePaths][] {
-  const storeTls = store.kind === 'redis' && typeof store.tls === 'object' ? store.tls : undefined;
+  const storeTls = store.kind !== 'sqlite' && typeof store.tls === 'object' ? store.tls : undefined;
   const sections = { 'listen.tls': listen.tls, 'upstream.tls': upstream.tls, 'store.tls': storeTls };
   return Object.entries(sections).filter(
     (section): section is [string, NonNullable<(typeof section)[1]>] => section[1] !== undefined,

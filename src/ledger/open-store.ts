@@ -105,6 +105,17 @@ export async function openCopyRegister(
 }
 
 /**
+ * Makes the tables of a store that does not make them itself.
+ *
+ * @returns false: they were there
+ * @throws {StoreUnavailable} with a message for the operator
+ */
+export async function prepareSchema(store: PostgresSection): Promise<boolean> {
+  const { prepare } = await import('../store/postgres/prepare.ts');
+  return await prepare(await postgresOptions(store, openSilently));
+}
+
+/**
  * Opens one more connection to the Redis of the store, for what is not a record. The store's own connection cannot be used:
  * WAIT may block it. If Redis cannot be reached, the client tries again in the background.
  *

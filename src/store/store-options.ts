@@ -20,9 +20,10 @@ const redisAddress = z
 
 const isPostgresUrl = (text: string): boolean => {
   if (!URL.canParse(text)) return false;
-  const { protocol, hostname, pathname, search, hash } = new URL(text);
-  const isServer = /^postgres(?:ql)?:$/.test(protocol) && hostname !== '';
-  return isServer && /^\/[^/]+$/.test(pathname) && search === '' && hash === '';
+  const { protocol, hostname, username, password, pathname, search, hash } = new URL(text);
+  const isServer = /^postgres(?:ql)?:$/.test(protocol) && hostname !== '' && username !== '';
+  const isEncoded = /^(?:[^%]|%[\da-f]{2})*$/i.test(username + password + pathname);
+  return isServer && isEncoded && /^\/[^/]+$/.test(pathname) && search === '' && hash === '';
 };
 
 /** Section `lock`. */

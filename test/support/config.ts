@@ -73,7 +73,7 @@ export function testConfig(folder: string, upstreamUrl: string, more: MoreConfig
     upstream: { url: upstreamUrl, connectTimeoutMs, responseTimeoutMs: 5000, ...more.upstream },
     // A loaded test machine may be delayed for longer than a store should be in production.
     store: {
-      ...(more.store?.kind === 'redis' ? {} : { kind: 'sqlite', path: join(folder, 'data') }),
+      ...((more.store?.kind ?? 'sqlite') === 'sqlite' && { kind: 'sqlite', path: join(folder, 'data') }),
       timeoutMs: 5000,
       ...more.store,
     } as ConfigInput['store'],

@@ -17,7 +17,7 @@ const BIN = ['/usr/lib/postgresql']
 
 /** PostgreSQL refuses to run as root. Debian's package makes this user. */
 const OWNER =
-  process.getuid?.() === 0
+  process.getuid?.() === 0 && BIN
     ? { uid: idOf('-u'), gid: idOf('-g') }
     : { uid: process.getuid?.() ?? 0, gid: process.getgid?.() ?? 0 };
 
@@ -25,7 +25,10 @@ function idOf(flag: string): number {
   return Number(execFileSync('id', [flag, 'postgres'], { encoding: 'utf8' }));
 }
 
-const program = (name: string): string => join(BIN ?? '/usr/bin', name);
+function program(name: string): string {
+  if (BIN) return join(BIN, name);
+  throw new Error('the tests need postgresql, 13 or newer: npm test -- --install installs it from Debian');
+}
 
 /** As for Redis: when the pipe on the shell's standard input closes, the shell kills the server. */
 const SUPERVISED = '"$@" & echo "pid $!"; cat >/dev/null; kill -9 $!; wait';
@@ -63,6 +66,9 @@ export class PostgresServer {
   get data(): string {
     return join(this.dir, 'data');
   }
+
+  /** The path of one of PostgreSQL's programs. */
+  program = program;
 
   /** Runs one of PostgreSQL's programs as its user. */
   run(name: string, ...args: string[]): void {

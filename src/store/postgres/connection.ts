@@ -1,3 +1,4 @@
+import { checkServerIdentity as isNamed, type PeerCertificate } from 'node:tls';
 import type { ClientConfig, Client as PgClient } from 'pg';
 import type { ClientTls } from '../../lib/certificate.ts';
 import { messageOf } from '../../lib/files.ts';
@@ -26,6 +27,9 @@ const PERHAPS_WRITTEN = /^(?:08|53|57P|58|F0|XX)/;
 const LOCK_NOT_AVAILABLE = '55P03';
 /** The tables, the schema or the function are missing. */
 const NOT_PREPARED = new Set(['3F000', '42P01', '42883']);
+const NO_RIGHT = '42501';
+const SHOWN =
+  "oncegate store prepare --print shows the SQL for the owner of the database, with the rights of the gateway's role";
 /** The statement is unknown, or another client has prepared it on the connection. */
 const OF_ANOTHER_CLIENT = new Set(['26000', '42P05']);
 
@@ -54,9 +58,14 @@ export class Connection {
 
   /**
    * @param ended called once, when the connection can be used no longer
+   * @param check looks at the schema
    * @throws {StoreUnavailable} with a message for the operator
    */
-  static async open(options: ServerOptions, ended: () => void): Promise<Connection> {
+  static async open(
+    options: ServerOptions,
+    ended: () => void,
+    check = (connection: Connection) => connection.requireTables(options.schema),
+  ): Promise<Connection> {
     const { Client } = await loadedPackage();
     const client = new Client(configOf(options));
     // A server that is frozen accepts connections and answers nothing.
@@ -84,7 +93,7 @@ export class Connection {
           NOT_WRITTEN,
         );
       const connection = new Connection(client, server, pid);
-      await connection.#requireFormat(options.schema);
+      await check(connection);
       return connection;
     } catch (error) {
       destroy(client);
@@ -147,12 +156,23 @@ export class Connection {
     clearTimeout(timer);
   }
 
-  async #requireFormat(schema: string): Promise<void> {
-    const [[found] = []] = await this.run<[number]>(
-      { name: '', text: `SELECT format FROM ${schema}.store` },
-      [],
-    );
+  /**
+   * @throws {OtherFormat} if the schema is one of another version
+   * @throws {StoreUnavailable} if a right is missing
+   */
+  async requireTables(schema: string): Promise<void> {
+    const text = `SELECT format, (SELECT bool_and(has_table_privilege(oid, needed))
+        FROM pg_class, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) needed
+        WHERE relnamespace = '${schema}'::regnamespace AND relkind = 'r')
+      FROM ${schema}.store`;
+    const [[found, mayWrite] = []] = await this.run<[number, boolean]>({ name: '', text }, []);
     requireFormat(found, schema);
+    // Otherwise the first payout would show it, after it was paid.
+    if (!mayWrite)
+      throw new StoreUnavailable(
+        `postgres: the role may not write all tables of the schema ${schema}: ${SHOWN}`,
+        NOT_WRITTEN,
+      );
   }
 }
 
@@ -194,10 +214,17 @@ function configOf({ url, tls }: ServerOptions): ClientConfig {
     user: decodeURIComponent(username),
     password: decodeURIComponent(password),
     database: decodeURIComponent(pathname.slice(1)),
-    ssl: typeof tls === 'object' ? { ...tls.options } : (tls ?? false),
+    ssl: typeof tls === 'object' ? sslOf(tls) : (tls ?? false),
     application_name: 'oncegate',
     keepAlive: true,
   };
+}
+
+/** The options of `pg`, which checks the certificate of a host with a name for that name, whatever `servername` says. */
+function sslOf({ options }: ClientTls): ClientConfig['ssl'] {
+  const checkServerIdentity = (host: string, certificate: PeerCertificate) =>
+    isNamed(options.servername ?? host, certificate);
+  return { ...options, checkServerIdentity };
 }
 
 /**
@@ -217,6 +244,7 @@ export function failureOf(error: unknown, schema: string, sent: boolean): StoreU
   if (code === LOCK_NOT_AVAILABLE) return new KeyLocked();
   if (NOT_PREPARED.has(code))
     return unavailable(`${message}: run oncegate store prepare, which makes the schema ${schema}`);
+  if (code === NO_RIGHT) return unavailable(`${message}: ${SHOWN}`);
   if (OF_ANOTHER_CLIENT.has(code))
     return unavailable(
       `${message}: the address leads to a pooler that gives each transaction another connection and does not know prepared statements. Connect to PostgreSQL itself, or use PgBouncer 1.21 or newer with max_prepared_statements`,

@@ -31,13 +31,14 @@ export class PostgresHealth {
     lanes.onConnected(() => void this.inspect().catch(() => {}));
   }
 
-  /** @throws {StoreUnavailable} */
+  /** A role that may not read all statistics sees how many standbys there are, and not which. @throws {StoreUnavailable} */
   async inspect(): Promise<void> {
     const text = `SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_standby_names'),
-      (SELECT count(*)::int FROM pg_stat_replication),
+      (SELECT count(*)::int FROM pg_stat_replication WHERE state IS DISTINCT FROM 'backup'),
+      (SELECT count(*)::int FROM pg_stat_replication WHERE coalesce(sync_state, 'sync') IN ('sync', 'quorum')),
       (SELECT max(${CLOCK} - xact_start) > interval '${LONG_TRANSACTION}' FROM pg_stat_activity WHERE backend_xmin IS NOT NULL)`;
-    const [row] = await this.#lanes.ask<[string, string, string, number, boolean | null]>(text);
-    const [fsync, pages, standbys, replicas, isLong] = row as NonNullable<typeof row>;
+    const [row] = await this.#lanes.ask<[string, string, string, number, number, boolean | null]>(text);
+    const [fsync, pages, standbys, replicas, synchronous, isLong] = row as NonNullable<typeof row>;
     this.hasStandbys = standbys !== '';
     const dangers = [
       fsync !== 'on' &&
@@ -48,7 +49,7 @@ export class PostgresHealth {
         replicas > 0 &&
         `postgres has ${replicas} ${replicas === 1 ? 'standby' : 'standbys'} and no synchronous_standby_names: a failover loses the latest records, and their keys can be paid twice`,
       standbys !== '' &&
-        replicas === 0 &&
+        synchronous === 0 &&
         'postgres waits for a synchronous standby, and none is connected: payouts get 503',
       isLong &&
         `a transaction in the database is open for more than ${LONG_TRANSACTION}: rows that are gone cannot be removed`,

@@ -249,7 +249,7 @@ describe.runIf(linux).each(['20.20.2', '22.22.0'])('a real Node %s', (version) =
   });
 });
 
-it('installs no OpenTelemetry, and says what to install for tracing.endpoint', () => {
+it('installs no OpenTelemetry and no pg, and says what to install for tracing.endpoint and for PostgreSQL', () => {
   const tracing = { endpoint: 'http://127.0.0.1:4318' };
   writeFileSync(
     join(project, 'traced.mjs'),
@@ -261,10 +261,15 @@ it('installs no OpenTelemetry, and says what to install for tracing.endpoint', (
   expect(said).toMatch(
     /^tracing\.endpoint: needs packages that are not installed: npm install @opentelemetry/,
   );
-  const named = said
-    .trim()
-    .split(' ')
-    .filter((word) => word.startsWith('@opentelemetry/'));
+  writeFileSync(
+    join(project, 'postgres.mjs'),
+    `import { createGateway } from 'oncegate';
+    const store = { kind: 'postgres', url: 'postgres://oncegate@127.0.0.1:9/payments' };
+    await createGateway({ upstream: { url: '${sandbox.url}' }, store }).catch((error) => console.log(error.message));`,
+  );
+  const needed = execFileSync(process.execPath, ['postgres.mjs'], { cwd: project, env, encoding: 'utf8' });
+  expect(needed).toBe('store.kind: postgres needs the package pg: npm install pg@8\n');
+  const named = `${said} ${needed}`.split(/\s/).filter((word) => /^(?:@opentelemetry\/.+|pg)@\d/.test(word));
   const manifest = JSON.parse(readFileSync(join(folder, 'package/contents/package.json'), 'utf8'));
   expect(named.map((name) => name.slice(0, name.lastIndexOf('@'))).sort()).toEqual(
     Object.keys(manifest.peerDependencies).sort(),
@@ -277,6 +282,7 @@ it('installs no OpenTelemetry, and says what to install for tracing.endpoint', (
     expect(`${optionalDependencies[name.slice(0, at)]}.`.startsWith(`${name.slice(at + 1)}.`)).toBe(true);
   }
   expect(DOCUMENTED).toContain(said.trim().split('installed: ')[1]);
+  expect(DOCUMENTED).toContain('npm install pg@8');
 });
 
 describe('its types', () => {

@@ -1,0 +1,56 @@
+import { spawn } from 'node:child_process';
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, onTestFinished, test } from 'vitest';
+import { systemClock } from '../../src/lib/clock.ts';
+import { PostgresRegister } from '../../src/store/postgres/register.ts';
+import { startPostgres } from '../support/postgres-server.ts';
+import { until } from '../support/until.ts';
+
+const server = await startPostgres({ fsync: 'off', full_page_writes: 'off' });
+
+async function opened(url = server.url): Promise<PostgresRegister> {
+  const register = await PostgresRegister.open({
+    ...{ url, schema: 'oncegate', timeoutMs: 500, connectTimeoutMs: 5000, tls: false },
+    ...{ gatewayId: 'test', clock: systemClock },
+  });
+  onTestFinished(() => register.close());
+  return register;
+}
+
+test('health warns of settings with which a crash or a failover loses records', async () => {
+  const register = await opened();
+  const warnings = async () => (await register.health()).warnings.map((text) => text.split(':')[0]);
+  const unsafe = ['postgres runs with fsync off', 'postgres runs with full_page_writes off'];
+  expect(await warnings()).toEqual(unsafe);
+
+  await server.set({ synchronous_standby_names: 'one' });
+  onTestFinished(() => server.set({ synchronous_standby_names: '' }));
+  await until(async () => !(await register.health()).ok);
+  const none = 'postgres waits for a synchronous standby, and none is connected';
+  expect(await warnings()).toEqual([...unsafe, none]);
+  // One that the server does not wait for.
+  const folder = join(server.dir, 'received');
+  mkdirSync(folder);
+  const args = ['-D', folder, '-d', `${server.url}?application_name=two`];
+  const receiver = spawn(server.program('pg_receivewal'), args, { stdio: 'ignore' });
+  onTestFinished(() => void receiver.kill());
+  const connected =
+    "SELECT 1 FROM pg_stat_replication WHERE application_name = 'two' AND state = 'streaming'";
+  await until(async () => (await server.admin.query(connected)).rowCount);
+  expect(await warnings()).toEqual([...unsafe, none]);
+
+  await server.set({ synchronous_standby_names: '' });
+  await until(async () => (await register.health()).ok);
+  const asynchronous = 'postgres has 1 standby and no synchronous_standby_names';
+  expect(await warnings()).toEqual([...unsafe, asynchronous]);
+});
+
+test('weaker settings of the role do not hold for the sessions of a gateway', async () => {
+  await server.admin.query(`CREATE ROLE weak LOGIN SUPERUSER; ALTER ROLE weak SET synchronous_commit = off;
+    ALTER ROLE weak SET default_transaction_isolation = 'serializable'; ALTER ROLE weak SET statement_timeout = 1`);
+  const register = await opened(server.url.replace('oncegate@', 'weak@'));
+  const text = `SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation'),
+    current_setting('statement_timeout')`;
+  expect(await register.lanes.ask(text)).toEqual([['on', 'read committed', '500ms']]);
+});
