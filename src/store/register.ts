@@ -151,10 +151,68 @@ export interface Register {
    * @param report called now and then with the number of records that were read
    */
   repairIndex?(report: (records: number) => void): Promise<void>;
+  /** Only a register whose records can be in the database of the application. */
+  readonly transactions?: Transactions;
   readIdentity(mode: Mode): Promise<IdentityInUse | undefined>;
   visit(mode: Mode): Promise<IdentityInUse>;
   health(): Promise<StoreHealth>;
   close(): Promise<void>;
+}
+
+/** Runs statements in a transaction: a client of `pg`, or an adapter of a few lines for another library. */
+export interface SqlClient {
+  /**
+   * Runs one statement.
+   *
+   * @param values of `$1`, `$2` and so on
+   * @returns the rows as objects, or an object with `rows`
+   */
+  query(text: string, values: string[]): Promise<unknown>;
+}
+
+export type Isolation = 'read committed' | 'repeatable read' | 'serializable';
+
+export interface TransactionOptions {
+  isolation: Isolation;
+  /** How long it may be open without a statement. Then the server ends it, also when its host is gone. */
+  idleMs: number;
+}
+
+/** A transaction of the application. */
+export interface Transaction {
+  readonly client: SqlClient;
+  /**
+   * Resolves when it is durable.
+   *
+   * @throws {StoreUnavailable} it may be committed. Every other error: it is surely not
+   */
+  commit(): Promise<void>;
+  /** Does not throw: without a commit nothing is written. */
+  rollback(): Promise<void>;
+}
+
+/**
+ * Transactions of the application that write the record of a key together with what they execute. The record must be written by the
+ * transaction itself, and not in a savepoint.
+ */
+export interface Transactions {
+  /** @throws {StoreUnavailable} not written */
+  begin(options: TransactionOptions): Promise<Transaction>;
+  /**
+   * Nothing → an executing record, which others see only if the transaction commits it so.
+   *
+   * @returns false if a record is there
+   * @throws {KeyLocked} another transaction has not ended that has written the record; this one is aborted
+   * @throws {StoreClosed} not written
+   * @throws {TypeError} in a savepoint
+   */
+  claim(client: SqlClient, id: RecordId, write: Create): Promise<boolean>;
+  /**
+   * The record that this transaction has claimed with the revision `expected` → completed.
+   *
+   * @throws {TypeError} the transaction has not claimed it, or in a savepoint
+   */
+  complete(client: SqlClient, id: RecordId, expected: Revision, write: Replace): Promise<void>;
 }
 
 /** Another transaction is writing the record of the key. Nothing was written. */

@@ -171,8 +171,9 @@ export async function postgres(): Promise<Place> {
     reset: async () => {
       await admin.query('TRUNCATE oncegate.records, oncegate.audit, oncegate.resolutions');
       await admin.query(
-        "UPDATE oncegate.store SET identity = NULL, visits = 0, protect_until = '-infinity', observe_until = '-infinity', copy_progress = NULL",
+        "UPDATE oncegate.store SET identity = NULL, visits = 0, protect_until = '-infinity', observe_until = '-infinity'",
       );
+      await admin.query('UPDATE oncegate.copy SET progress = NULL');
     },
     damage: async (id) => {
       // Its first letter and its revision, and then something else.
@@ -187,7 +188,7 @@ export async function postgres(): Promise<Place> {
 
 const STATES = { no: 'undone', starts: 'closing', all: 'sealed' } as const;
 
-async function closeTo(copy: CopyRegister, closed: Closed): Promise<void> {
+export async function closeTo(copy: CopyRegister, closed: Closed): Promise<void> {
   const epoch = ((await copy.readCopyProgress())?.epoch ?? 0) + 1;
   const progress = {
     epoch,

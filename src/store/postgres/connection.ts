@@ -184,7 +184,7 @@ export function requireFormat(found: number | undefined, schema: string): void {
     );
 }
 
-async function loadedPackage() {
+export async function loadedPackage() {
   try {
     return (await import('pg')).default;
   } catch (error) {
@@ -196,7 +196,7 @@ async function loadedPackage() {
 }
 
 /** How long a connection may take until it can be used, in milliseconds. */
-const limitOf = ({ timeoutMs, connectTimeoutMs }: ServerOptions): number =>
+export const limitOf = ({ timeoutMs, connectTimeoutMs }: ServerOptions): number =>
   Math.min(connectTimeoutMs, Math.max(1000, timeoutMs));
 
 /** Uses a private member of pg, because its `end` waits for the answers to what was sent. */
@@ -206,7 +206,7 @@ function destroy(client: PgClient): void {
 
 export const NOT_WRITTEN = { maybeWritten: false };
 
-function configOf({ url, tls }: ServerOptions): ClientConfig {
+export function configOf({ url, tls }: ServerOptions): ClientConfig {
   const { hostname, port, username, password, pathname } = new URL(url);
   return {
     host: hostname.replace(/^\[|\]$/g, ''),

@@ -38,7 +38,7 @@ export class PostgresCopyRegister implements CopyRegister {
     // The lock waits for every write that may not have seen it. Another process may have changed it since it was read. It is written
     // again if it is there, because standbys may not have it.
     await lanes.script(`BEGIN ISOLATION LEVEL READ COMMITTED; LOCK TABLE ${schema}.records IN SHARE MODE;
-      UPDATE ${schema}.store SET copy_progress = ${literal(next)} WHERE copy_progress IS NOT DISTINCT FROM ${now === null ? 'NULL' : literal(now)};
+      UPDATE ${schema}.copy SET progress = ${literal(next)} WHERE progress IS NOT DISTINCT FROM ${now === null ? 'NULL' : literal(now)};
       COMMIT`);
     return (await this.#progressText()) === next;
   }
@@ -77,7 +77,7 @@ export class PostgresCopyRegister implements CopyRegister {
 
   async #progressText(): Promise<string | null> {
     const { schema, lanes } = this.register;
-    const [[text] = [null]] = await lanes.ask<[string | null]>(`SELECT copy_progress FROM ${schema}.store`);
+    const [[text] = [null]] = await lanes.ask<[string | null]>(`SELECT progress FROM ${schema}.copy`);
     return text;
   }
 }

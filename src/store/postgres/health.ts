@@ -11,6 +11,8 @@ export interface PostgresOptions extends ServerOptions {
   /** Names the probe that a health check writes. */
   gatewayId: string;
   emit?: Emit;
+  /** How many transactions of the application run at the same time, each on a connection of its own. Default 10. */
+  maxTransactions?: number;
   clock: Clock;
 }
 
@@ -64,7 +66,7 @@ export class PostgresHealth {
       const probe = `INSERT INTO ${schema}.probes VALUES ($1, ${CLOCK}) ON CONFLICT (gateway) DO UPDATE SET at = EXCLUDED.at`;
       await this.#lanes.change(probe, [gatewayId]);
       const [[copyProgress, format] = []] = await this.#lanes.ask<[string | null, number]>(
-        `SELECT copy_progress, format FROM ${schema}.store`,
+        `SELECT progress, format FROM ${schema}.store, ${schema}.copy`,
       );
       requireFormat(format, schema);
       if (copyProgress && !copyProgress.startsWith('no ')) throw new StoreClosed();

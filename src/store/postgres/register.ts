@@ -1,11 +1,10 @@
 import type { RecordId, Token } from '../../lib/brands.ts';
 import { systemRandom } from '../../lib/random.ts';
-import { decodeRecord, encodeRecord } from '../codec.ts';
+import { decodeRecord } from '../codec.ts';
 import type { Create, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
 import {
   type AuditRecord,
   type IdentityInUse,
-  type KeyRecord,
   type Mode,
   StoreClosed,
   type StoreHealth,
@@ -13,12 +12,14 @@ import {
   VISIT_LASTS_MS,
 } from '../types.ts';
 import type { Answered } from './batch.ts';
+import { bytesOf, columnsOf, commandOf } from './commands.ts';
 import { NOT_WRITTEN } from './connection.ts';
 import { PostgresHealth, type PostgresOptions } from './health.ts';
 import { Lanes } from './lanes.ts';
 import { countOpen, idsOf, pageOf } from './operators.ts';
 import { CLOCK, IS_LIVE } from './schema.ts';
 import { Sweep } from './sweep.ts';
+import { PostgresTransactions } from './transactions.ts';
 
 /**
  * The store of teams that run PostgreSQL. A change is one call of the function `write` (schema.ts), which applies a batch of commands in
@@ -32,6 +33,7 @@ export class PostgresRegister implements Register {
   readonly schema: string;
   readonly #health: PostgresHealth;
   readonly #sweep: Sweep;
+  readonly transactions: PostgresTransactions;
 
   /** @throws {StoreUnavailable} with a message for the operator */
   static async open(options: PostgresOptions): Promise<PostgresRegister> {
@@ -51,6 +53,7 @@ export class PostgresRegister implements Register {
     this.lanes = new Lanes(options);
     this.#health = new PostgresHealth(this.lanes, options);
     this.#sweep = new Sweep(this.lanes, options);
+    this.transactions = new PostgresTransactions(options);
   }
 
   get replicates(): boolean {
@@ -149,12 +152,13 @@ export class PostgresRegister implements Register {
 
   async close(): Promise<void> {
     this.#sweep.close();
+    await this.transactions.close();
     await this.lanes.close();
   }
 
   #command(kind: string, id: RecordId, members: object): Promise<Answered> {
     return new Promise((resolve, reject) => {
-      const json = JSON.stringify({ kind, id: `\\x${id}`, ...members }).slice(1, -1);
+      const json = commandOf(kind, id, members).slice(1, -1);
       this.lanes.write({ json, resolve, reject });
     });
   }
@@ -182,24 +186,6 @@ const seenOf = (bytes: Buffer, expiresInMs: number, isLeased: boolean): Seen => 
   expiresInMs,
   isLeased,
 });
-
-/** The record, and its columns for people. A text of PostgreSQL holds no NUL. */
-function columnsOf(record: KeyRecord) {
-  const { state, merchant, operation, key, cause, createdAtMs, revision } = record;
-  const text = (value: string) => value.replaceAll('\0', '\ufffd');
-  return {
-    revision: bytesOf(revision),
-    record: bytesOf(encodeRecord(record)),
-    state,
-    merchant: text(merchant),
-    operation: text(operation),
-    idempotency_key: text(key),
-    cause: text(cause),
-    created_at_ms: Math.trunc(createdAtMs),
-  };
-}
-
-const bytesOf = (bytes: Buffer | undefined): string | undefined => bytes && `\\x${bytes.toString('hex')}`;
 
 const otherOf = (mode: Mode): Mode => (mode === 'protect' ? 'observe' : 'protect');
 

@@ -9,6 +9,15 @@ export const CLOCK = 'clock_timestamp()';
 /** A row holds a record that is there, in a statement on `records`. */
 export const IS_LIVE = `(state <> 'absent' AND expires_at > ${CLOCK})`;
 
+/** The rest of the transaction is as durable as a record must be. */
+const DURABLY = `IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
+  END IF;
+  -- A wait for a standby that was cancelled is only a warning.
+  IF current_setting('client_min_messages') IN ('error', 'fatal', 'panic') THEN
+    PERFORM set_config('client_min_messages', 'warning', true);
+  END IF;`;
+
 /** The members of a command in a batch, in SQL. */
 const COMMAND = `n int, kind text, id bytea, expected bytea, revision bytea, token bytea, record bytea, state text, merchant text,
       operation text, idempotency_key text, cause text, created_at_ms float8, lives_ms float8, unless_leased boolean,
@@ -26,7 +35,10 @@ const COMMAND = `n int, kind text, id bytea, expected bytea, revision bytea, tok
  *
  * @param schema the schema that holds them, an identifier without quotes
  */
-export const schemaSql = (schema: string): string => `BEGIN;
+export function schemaSql(schema: string): string {
+  /** This transaction itself, and no savepoint in it, has written the row. */
+  const IS_OWN = `(SELECT xmin = pg_current_xact_id()::xid FROM ${schema}.records WHERE id = w.id)`;
+  return `BEGIN;
 CREATE SCHEMA IF NOT EXISTS ${schema};
 
 CREATE TABLE ${schema}.records (
@@ -70,10 +82,14 @@ CREATE TABLE ${schema}.store (
   identity text,
   visits bigint NOT NULL DEFAULT 0,
   protect_until timestamptz NOT NULL DEFAULT '-infinity',
-  observe_until timestamptz NOT NULL DEFAULT '-infinity',
-  copy_progress text
+  observe_until timestamptz NOT NULL DEFAULT '-infinity'
 );
 INSERT INTO ${schema}.store (format) VALUES (${STORE_FORMAT});
+
+-- Changed only when a copy closes or opens the store. Not in the table above, which each gateway writes once a minute: a transaction of
+-- an application locks this row.
+CREATE TABLE ${schema}.copy (one boolean PRIMARY KEY DEFAULT true CHECK (one), progress text);
+INSERT INTO ${schema}.copy DEFAULT VALUES;
 
 -- Applies commands in one transaction, in the order of their ids, so that two batches never wait for each other.
 --
@@ -95,14 +111,10 @@ BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'the isolation level must be read committed' USING ERRCODE = 'invalid_transaction_state';
   END IF;
-  IF current_setting('synchronous_commit') IN ('off', 'local', 'remote_write') THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
-  END IF;
-  -- A wait for a standby that was cancelled is only a warning.
-  PERFORM set_config('client_min_messages', 'warning', true);
+  ${DURABLY}
   -- What closes the store waits for this lock, so every later write sees that it is closed.
   LOCK TABLE ${schema}.records IN ROW EXCLUSIVE MODE;
-  SELECT split_part(coalesce(copy_progress, 'no'), ' ', 1) INTO closed FROM ${schema}.store;
+  SELECT split_part(coalesce(progress, 'no'), ' ', 1) INTO closed FROM ${schema}.copy;
 
   FOR w IN SELECT * FROM json_to_recordset(batch) AS command (${COMMAND}) ORDER BY command.id, command.n LOOP
     n := w.n;
@@ -252,5 +264,59 @@ BEGIN
     PERFORM pg_logical_emit_message(true, 'oncegate', '');
   END IF;
 END $write$;
+
+-- Nothing -> an executing record, in a transaction of the application. Nobody else sees it, and who creates it too waits for the end of
+-- the transaction. The answer is done, refused (a record is there), closed or savepoint.
+CREATE FUNCTION ${schema}.claim(command text) RETURNS text LANGUAGE plpgsql SET lock_timeout = '${LOCK_TIMEOUT_MS}ms' AS $claim$
+DECLARE
+  w record;
+  closed text;
+BEGIN
+  ${DURABLY}
+  LOCK TABLE ${schema}.records IN ROW EXCLUSIVE MODE;
+  IF current_setting('transaction_isolation') = 'read committed' THEN
+    SELECT split_part(coalesce(progress, 'no'), ' ', 1) INTO closed FROM ${schema}.copy;
+  ELSE
+    -- The snapshot of the transaction may be older than the lock. If the row has changed since, its lock is a serialization failure.
+    SELECT split_part(coalesce(progress, 'no'), ' ', 1) INTO closed FROM ${schema}.copy FOR SHARE;
+  END IF;
+  IF closed <> 'no' THEN
+    RETURN 'closed';
+  END IF;
+  SELECT * INTO w FROM json_to_record(command::json) AS command (${COMMAND});
+  INSERT INTO ${schema}.records
+      (id, state, merchant, operation, idempotency_key, cause, created_at, expires_at, due, revision, record)
+    VALUES (w.id, w.state, w.merchant, w.operation, w.idempotency_key, w.cause, to_timestamp(w.created_at_ms / 1000),
+      ${CLOCK} + w.lives_ms * interval '1 ms', ${CLOCK} + w.lives_ms * interval '1 ms', w.revision, w.record)
+    ON CONFLICT (id) DO NOTHING;
+  IF NOT FOUND THEN
+    -- A row whose record has expired, or that only holds void tokens.
+    UPDATE ${schema}.records SET state = w.state, merchant = w.merchant, operation = w.operation,
+        idempotency_key = w.idempotency_key, cause = w.cause, created_at = to_timestamp(w.created_at_ms / 1000),
+        expires_at = ${CLOCK} + w.lives_ms * interval '1 ms', due = greatest(due, ${CLOCK} + w.lives_ms * interval '1 ms'),
+        lease_token = NULL, leased_until = NULL, revision = w.revision, record = w.record
+      WHERE id = w.id AND NOT ${IS_LIVE};
+    IF NOT FOUND THEN
+      RETURN 'refused';
+    END IF;
+  END IF;
+  RETURN CASE WHEN ${IS_OWN} THEN 'done' ELSE 'savepoint' END;
+END $claim$;
+
+-- The record of claim -> completed, in the same transaction. The answer is done, other (there is no such record, or another transaction
+-- has written it) or savepoint.
+CREATE FUNCTION ${schema}.complete(command text) RETURNS text LANGUAGE plpgsql AS $complete$
+DECLARE
+  w record;
+BEGIN
+  ${DURABLY}
+  SELECT * INTO w FROM json_to_record(command::json) AS command (${COMMAND});
+  UPDATE ${schema}.records SET state = w.state, revision = w.revision, record = w.record,
+      expires_at = ${CLOCK} + w.lives_ms * interval '1 ms',
+      due = greatest(${CLOCK} + w.lives_ms * interval '1 ms', (SELECT max(u) FROM unnest(void_until) u))
+    WHERE id = w.id AND revision = w.expected AND xmin = pg_current_xact_id()::xid;
+  RETURN CASE WHEN NOT FOUND THEN 'other' WHEN ${IS_OWN} THEN 'done' ELSE 'savepoint' END;
+END $complete$;
 COMMIT;
 `;
+}

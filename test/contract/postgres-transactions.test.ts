@@ -1,0 +1,234 @@
+/** Transactions of the application that write the record of a key: what only a real PostgreSQL shows. */
+import pg from 'pg';
+import { afterAll, beforeAll, expect, it, onTestFinished } from 'vitest';
+import { systemClock } from '../../src/lib/clock.ts';
+import { PostgresCopyRegister } from '../../src/store/postgres/copy-register.ts';
+import { PostgresRegister } from '../../src/store/postgres/register.ts';
+import { type Create, type Isolation, KeyLocked, type SqlClient } from '../../src/store/register.ts';
+import type { KeyRecord } from '../../src/store/types.ts';
+import { StoreClosed } from '../../src/store/types.ts';
+import { closeTo } from '../registers/places.ts';
+import { completed, creation, newId, newRecord } from '../registers/records.ts';
+import { type PostgresServer, startPostgres } from '../support/postgres-server.ts';
+import { until } from '../support/until.ts';
+
+const ISOLATIONS: Isolation[] = ['read committed', 'repeatable read', 'serializable'];
+let server: PostgresServer;
+let register: PostgresRegister;
+let copy: PostgresCopyRegister;
+
+beforeAll(async () => {
+  server = await startPostgres({ fsync: 'off' });
+  await server.admin.query('CREATE TABLE payouts (number bigserial PRIMARY KEY, key text)');
+  const options = {
+    ...{ url: server.url, schema: 'oncegate', gatewayId: 'gateway' },
+    ...{ timeoutMs: 2000, connectTimeoutMs: 5000, clock: systemClock },
+  };
+  register = await PostgresRegister.open(options);
+  copy = await PostgresCopyRegister.open(options);
+});
+afterAll(() => Promise.all([register.close(), copy.close()]));
+
+const begin = (isolation: Isolation = 'read committed') =>
+  register.transactions.begin({ isolation, idleMs: 10_000 });
+
+/** The application's own connection, in a transaction of its own. */
+async function connected(isolation: Isolation = 'read committed'): Promise<pg.Client> {
+  const client = new pg.Client({ connectionString: server.url });
+  client.on('error', () => {});
+  await client.connect();
+  onTestFinished(() => client.end());
+  await client.query(`BEGIN ISOLATION LEVEL ${isolation}`);
+  return client;
+}
+
+const claim = (client: SqlClient, id: ReturnType<typeof newId>, record: KeyRecord) =>
+  register.transactions.claim(client, id, creation(record) as Create);
+
+function complete(client: SqlClient, id: ReturnType<typeof newId>, begun: KeyRecord, result: KeyRecord) {
+  const { operation } = result;
+  const write = {
+    kind: 'replace',
+    revision: undefined,
+    record: result,
+    operation,
+    expiresInMs: 1e6,
+  } as const;
+  return register.transactions.complete(client, id, begun.revision, write);
+}
+
+const pay = (client: SqlClient, key: string) => client.query('INSERT INTO payouts (key) VALUES ($1)', [key]);
+const paid = async (key: string) =>
+  (await server.admin.query('SELECT FROM payouts WHERE key = $1', [key])).rowCount;
+const codeOf = (work: Promise<unknown>) => work.then(String, ({ code }) => code);
+
+it.each(ISOLATIONS)('commits the record and the statements together (%s)', async (isolation) => {
+  const [id, record] = [newId(), newRecord()];
+  const result = completed(record);
+  const transaction = await begin(isolation);
+  expect(await claim(transaction.client, id, record)).toBe(true);
+  await pay(transaction.client, id);
+  await complete(transaction.client, id, record, result);
+  expect(await register.read(id)).toBeUndefined();
+  await transaction.commit();
+  expect((await register.read(id))?.record).toEqual(result);
+  expect(await paid(id)).toBe(1);
+});
+
+it('makes others wait shortly, and answers that the key is in flight, while the transaction runs', async () => {
+  const [id, record, other] = [newId(), newRecord(), newRecord()];
+  const transaction = await begin();
+  await claim(transaction.client, id, record);
+  const startedMs = performance.now();
+  await expect(register.create(id, creation(other) as Create)).rejects.toThrow(KeyLocked);
+  expect(performance.now() - startedMs).toBeGreaterThan(40);
+  const rival = await begin();
+  await expect(claim(rival.client, id, other)).rejects.toThrow(KeyLocked);
+  await rival.rollback();
+  await transaction.rollback();
+  expect(await register.create(id, creation(other) as Create)).toEqual({ done: true });
+});
+
+it.each(ISOLATIONS)(
+  'refuses a key that has a record, whatever the snapshot shows (%s)',
+  async (isolation) => {
+    const [id, record] = [newId(), newRecord()];
+    const client = await connected(isolation);
+    await pay(client, id);
+    await register.create(id, creation(record) as Create);
+    // An older snapshot does not show the record. Then the server refuses the transaction as a whole.
+    const isOlder = isolation !== 'read committed';
+    expect(await codeOf(claim(client, id, newRecord()))).toBe(isOlder ? '40001' : 'false');
+    await client.query('ROLLBACK');
+    await client.query(`BEGIN ISOLATION LEVEL ${isolation}`);
+    expect(await claim(client, id, newRecord())).toBe(false);
+  },
+);
+
+it.each(ISOLATIONS)('sees that the store was closed, whatever the snapshot shows (%s)', async (isolation) => {
+  const client = await connected(isolation);
+  await pay(client, 'before');
+  await closeTo(copy, 'starts');
+  const seen = claim(client, newId(), newRecord());
+  if (isolation === 'read committed') await expect(seen).rejects.toThrow(StoreClosed);
+  else expect(await codeOf(seen)).toBe('40001');
+  await client.query('ROLLBACK');
+  await client.query(`BEGIN ISOLATION LEVEL ${isolation}`);
+  await expect(claim(client, newId(), newRecord())).rejects.toThrow(StoreClosed);
+  await client.query('ROLLBACK');
+  await closeTo(copy, 'no');
+});
+
+it.each(ISOLATIONS)(
+  'closes the store only after the transactions that did not see it (%s)',
+  async (isolation) => {
+    const [id, record] = [newId(), newRecord()];
+    const client = await connected(isolation);
+    await claim(client, id, record);
+    let isClosed = false;
+    const closing = closeTo(copy, 'starts').then(() => {
+      isClosed = true;
+    });
+    const waits = `SELECT FROM pg_locks WHERE NOT granted AND relation = 'oncegate.records'::regclass`;
+    await until(async () => (await server.admin.query(waits)).rowCount);
+    expect(isClosed).toBe(false);
+    await complete(client, id, record, completed(record));
+    await client.query('COMMIT');
+    await closing;
+    await closeTo(copy, 'no');
+    expect((await register.read(id))?.record.state).toBe('completed');
+  },
+);
+
+it('lets gateways visit the store while a transaction is open', async () => {
+  const client = await connected('serializable');
+  await claim(client, newId(), newRecord());
+  await register.visit('protect');
+  const other = await connected('serializable');
+  expect(await claim(other, newId(), newRecord())).toBe(true);
+});
+
+it('takes a row whose record was removed, and keeps the void tokens in it', async () => {
+  const [id, record, removed] = [newId(), newRecord(), newRecord()];
+  await register.create(id, creation(removed) as Create);
+  const nothing = { record: undefined, operation: '', expiresInMs: 0, voidToken: removed.token } as const;
+  await register.replace(id, { kind: 'replace', revision: removed.revision, ...nothing });
+  const transaction = await begin();
+  expect(await claim(transaction.client, id, record)).toBe(true);
+  await complete(transaction.client, id, record, completed(record));
+  await transaction.commit();
+  expect((await register.read(id))?.record.state).toBe('completed');
+  const { rows } = await server.admin.query('SELECT void_tokens FROM oncegate.records WHERE id = $1', [
+    Buffer.from(id, 'hex'),
+  ]);
+  expect(rows[0].void_tokens).toEqual([removed.token]);
+});
+
+it('refuses to claim in a savepoint, and to complete in one', async () => {
+  const [id, record] = [newId(), newRecord()];
+  const client = await connected();
+  await client.query('SAVEPOINT nested');
+  await expect(claim(client, id, record)).rejects.toThrow('not in a savepoint');
+  await client.query('ROLLBACK TO nested; RELEASE nested');
+  await claim(client, id, record);
+  await client.query('SAVEPOINT nested');
+  await expect(complete(client, id, record, completed(record))).rejects.toThrow('not in a savepoint');
+  await client.query('ROLLBACK TO nested; RELEASE nested');
+  await complete(client, id, record, completed(record));
+  await client.query('COMMIT');
+  expect((await register.read(id))?.record.state).toBe('completed');
+});
+
+it('refuses to complete in another transaction than that of the record', async () => {
+  for (const ending of ['COMMIT', 'ROLLBACK']) {
+    const [id, record] = [newId(), newRecord()];
+    const client = await connected();
+    await claim(client, id, record);
+    await client.query(`${ending} AND CHAIN`);
+    await expect(complete(client, id, record, completed(record))).rejects.toThrow(
+      'is not in this transaction',
+    );
+    await client.query('ROLLBACK');
+    expect((await register.read(id))?.record.state).toBe(ending === 'COMMIT' ? 'executing' : undefined);
+  }
+});
+
+it('leaves the time limit of locks to the application, and makes its commit durable', async () => {
+  const client = await connected();
+  await client.query("SET LOCAL lock_timeout = '7s'; SET LOCAL synchronous_commit = off");
+  await claim(client, newId(), newRecord());
+  const { rows } = await client.query(
+    "SELECT current_setting('lock_timeout') AS locks, current_setting('synchronous_commit') AS commits",
+  );
+  expect(rows).toEqual([{ locks: '7s', commits: 'on' }]);
+});
+
+it('is ended by the server when its host is silent for too long', async () => {
+  const transaction = await register.transactions.begin({ isolation: 'read committed', idleMs: 50 });
+  const [id, record] = [newId(), newRecord()];
+  await claim(transaction.client, id, record);
+  await until(
+    async () => (await codeOf(register.create(id, creation(newRecord()) as Create))) === '[object Object]',
+  );
+  await expect(pay(transaction.client, id)).rejects.toThrow();
+  await transaction.rollback();
+  await (await begin()).rollback();
+});
+
+it('is not committed if a statement has failed or was not awaited', async () => {
+  const [id, record] = [newId(), newRecord()];
+  const transaction = await begin();
+  await claim(transaction.client, id, record);
+  await complete(transaction.client, id, record, completed(record));
+  await transaction.client.query('SELECT 1/0', []).catch(() => {});
+  await expect(transaction.commit()).rejects.toThrow('nothing was committed');
+  expect(await register.read(id)).toBeUndefined();
+
+  const hurried = await begin();
+  const late = pay(hurried.client, id);
+  await expect(hurried.commit()).rejects.toThrow('await every statement');
+  await hurried.rollback();
+  await late;
+  await expect(pay(hurried.client, id)).rejects.toThrow('has ended');
+  expect(await paid(id)).toBe(0);
+});
