@@ -11,7 +11,8 @@ import { makeFolder } from '../lib/files.ts';
 import { Exit, readArguments, TEXT, type Terminal } from './arguments.ts';
 import { issue } from './keys/change.ts';
 
-const USAGE = `oncegate init --backend URL [--keys file|upstream] [--merchant CODE] [--forward keep|strip|replace] [--folder DIR]
+const USAGE = `oncegate init --backend URL [--keys file|upstream] [--merchant CODE] [--forward keep|strip|replace]
+              [--store sqlite|postgres|redis] [--folder DIR]
 
 Writes a first configuration (gateway.yaml), the secrets that it takes from the environment (secrets.env), and a key file with one secret
 key (keys.yaml), and prints that secret key and what to run next. It overwrites nothing. On a terminal it asks for what is missing.
@@ -22,10 +23,12 @@ key (keys.yaml), and prints that secret key and what to run next. It overwrites 
   --merchant CODE  with --keys file: the code of the merchant who gets the first secret key
   --forward HOW    the Authorization that the backend gets: none (strip, the default with --keys file), that of the merchant (keep, the
                    default with --keys upstream), or a credential of the gateway (replace). docs/backend.md explains them
+  --store KIND     where records are kept: sqlite, for gateways on one machine (default); postgres or redis, for gateways on several
+                   machines. You write the address of its server, with its password, into secrets.env
   --folder DIR     where to write (default: the current folder)
 `;
 
-const OPTIONS = { backend: TEXT, keys: TEXT, merchant: TEXT, forward: TEXT, folder: TEXT };
+const OPTIONS = { backend: TEXT, keys: TEXT, merchant: TEXT, forward: TEXT, store: TEXT, folder: TEXT };
 
 type Options = { [Name in keyof typeof OPTIONS]?: string };
 
@@ -41,19 +44,20 @@ export async function init(args: string[], terminal: Terminal): Promise<void> {
     if (existsSync(path))
       throw new Exit(`${path} exists, and init overwrites nothing: --folder names another folder`, 1);
 
-  const { backend, merchant, forward } = await askFor(options, terminal);
+  const { backend, merchant, forward, store } = await askFor(options, terminal);
   const pepper = newSecret();
   const secrets = {
     ONCEGATE_ADMIN_TOKEN: newSecret(),
     ...(merchant !== undefined && { ONCEGATE_PEPPER: pepper }),
     // Quoted, because the shell that reads the file would split a scheme from its token.
     ...(forward === 'replace' && { BACKEND_AUTHORIZATION: "''" }),
+    ...(store !== 'sqlite' && { STORE_URL: "''" }),
   };
   const dataFolder = join(folder, 'data');
   const ofMerchants = merchant === undefined ? undefined : keyFile;
-  const text = firstConfig({ backend, forward, dataFolder, keyFile: ofMerchants });
+  const text = firstConfig({ backend, forward, store, dataFolder, keyFile: ofMerchants });
   // A mistake is found before anything is written.
-  parseConfig(text, { ...secrets, BACKEND_AUTHORIZATION: 'Bearer a' }, file);
+  parseConfig(text, { ...secrets, BACKEND_AUTHORIZATION: 'Bearer a', STORE_URL: `${store}://a@b/0` }, file);
   makeFolder(folder);
   if (merchant !== undefined) {
     const withPepper = { ...terminal, env: { ONCEGATE_PEPPER: pepper } };
@@ -62,12 +66,13 @@ export async function init(args: string[], terminal: Terminal): Promise<void> {
   writeFileSync(file, text, { flag: 'wx' });
   const lines = Object.entries(secrets).map(([name, value]) => `${name}=${value}\n`);
   writeFileSync(secretsFile, lines.join(''), { flag: 'wx', mode: 0o600 });
+  const toWrite = ['BACKEND_AUTHORIZATION', 'STORE_URL'].filter((name) => Object.hasOwn(secrets, name));
   const secretKeyFile = join(folder, 'secret-key');
   terminal.stderr.write(`
 Write the secret key of a merchant into ${secretKeyFile}, which nobody else may read. Without it, check cannot say
-whether the backend accepts what it gets.${forward === 'replace' ? ` Write BACKEND_AUTHORIZATION into ${secretsFile}.` : ''} Run next:
+whether the backend accepts what it gets.${toWrite.length > 0 ? ` Write ${toWrite.join(' and ')} into ${secretsFile}.` : ''} Run next:
 
-  set -a; . ${secretsFile}; set +a
+  set -a; . ${secretsFile}; set +a${store === 'postgres' ? `\n  oncegate store prepare --config ${file}` : ''}
   oncegate check --config ${file} --secret-key-file ${secretKeyFile}
   oncegate serve --config ${file}
 `);
@@ -105,7 +110,10 @@ async function askFor(options: Options, { stdin, stderr }: Terminal) {
       'Authorization for the backend? strip: none; keep: the merchant’s; replace: the gateway’s own';
     const byDefault = isFile ? 'strip' : 'keep';
     const forward = await ask('forward', what, oneOf('keep', 'strip', 'replace'), byDefault);
-    return { backend, merchant, forward };
+    const store = options.store ?? 'sqlite';
+    if (!['sqlite', 'postgres', 'redis'].includes(store))
+      throw new Exit(`--store takes sqlite, postgres or redis\n\n${USAGE}`, 64);
+    return { backend, merchant, forward, store };
   } finally {
     terminal?.close();
   }

@@ -18,13 +18,9 @@ import {
 } from './arguments.ts';
 import { refuseMissingStore } from './records/open-desk.ts';
 
-const USAGE = `oncegate store prepare --config FILE [--print]
-oncegate store accept --config FILE --reason TEXT [--by NAME]
+const USAGE = `oncegate store accept --config FILE --reason TEXT [--by NAME]
+oncegate store prepare --config FILE [--print]
 oncegate store repair-index --config FILE
-
-prepare: makes the schema and the tables of a store in PostgreSQL, unless they are there. Gateways need no right to make any.
-
-  --print          prints the SQL, for the owner of the database, and runs nothing. It ends with the rights of the gateways' role
 
 accept: accepts a store that is another one, was emptied, or is older than it was. Until then its gateways start no new key, because
 every key that it has forgotten is paid again. docs/runbook/after-a-backup-was-restored.md says what to do before. Running gateways
@@ -32,6 +28,10 @@ notice it within seconds. Each configuration on each machine has its own file, s
 
   --reason TEXT    why, in one line; kept in the file of the store's identity, and logged
   --by NAME        who (default: the user of this process)
+
+prepare: makes the schema and the tables of a store in PostgreSQL, unless they are there. Gateways need no right to make any.
+
+  --print          prints the SQL, for the owner of the database, and runs nothing. It ends with the rights of the gateways' role
 
 repair-index: finds keys in doubt again that are missing in counts and lists, because somebody removed the index that Redis keeps of
 them. Reads the head of every record, in small steps, while gateways run.

@@ -6,15 +6,21 @@ import { programFile } from '../lib/program.ts';
 export interface FirstConfig {
   backend: string;
   forward: string;
+  /** The kind of the store. The address of a server is in the environment, as STORE_URL. */
+  store: string;
   dataFolder: string;
   keyFile: string | undefined;
 }
 
+/** What takes the address of a server from the environment. */
+const STORE_URL = '${' + 'STORE_URL}';
+
 /** The text of a first configuration: `config/gateway.init.yaml` and its comments, with these values. */
-export function firstConfig({ backend, forward, dataFolder, keyFile }: FirstConfig): string {
+export function firstConfig({ backend, forward, store, dataFolder, keyFile }: FirstConfig): string {
   const document = parseDocument(readFileSync(programFile('../config/gateway.init.yaml'), 'utf8'));
   document.setIn(['upstream', 'url'], backend);
-  document.setIn(['store', 'path'], dataFolder);
+  if (store === 'sqlite') document.setIn(['store', 'path'], dataFolder);
+  else document.setIn(['store'], document.createNode({ kind: store, url: STORE_URL }, { flow: true }));
   document.setIn(['auth', 'forward'], forward);
   document.setIn(['auth', 'keys', 'path'], keyFile);
   if (forward !== 'replace') document.deleteIn(['auth', 'replaceWith']);

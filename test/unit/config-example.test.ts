@@ -14,8 +14,13 @@ const OPTIONS = [...optionPaths(configSchema)];
 
 /** Enables every option that is commented out. */
 const enabled = (yaml: string) => yaml.replace(/^( +)#(?=\w|- )/gm, '$1');
-/** The section `store` that is commented out. */
-const redisStore = (/^#store:\n(?:#.*\n)+/m.exec(text)?.[0] ?? '').replace(/^#/gm, '');
+/** The sections `store` that are commented out. */
+const [redisStore = '', postgresStore = ''] = [...text.matchAll(/^#store:\n(?:#.*\n)+/gm)].map(([section]) =>
+  section.replace(/^#/gm, ''),
+);
+
+/** With the section in place of the word. */
+const withTls = (section: string) => section.replace(/^ +tls: false.*\n/m, '');
 
 /** The section `auth` for keys of the backend, which is commented out. */
 const backendKeys = (
@@ -23,6 +28,7 @@ const backendKeys = (
 ).replace(/^#/gm, '');
 
 const ENV = {
+  DATABASE_URL: 'postgres://user:password@postgres.internal:5432/payments',
   REDIS_URL: 'rediss://user:password@redis.internal:6380/1',
   ONCEGATE_ADMIN_TOKEN: 'an-admin-token-of-some-length',
   ONCEGATE_METRICS_TOKEN: 'a-token-of-a-prometheus',
@@ -44,7 +50,9 @@ describe('config/gateway.example.yaml', () => {
     expect(OPTIONS).toEqual(
       expect.arrayContaining(['store.connectTimeoutMs', 'operations[].match.where', 'shutdown.delayMs']),
     );
-    const examples = [text, redisStore, backendKeys].map((example) => parse(enabled(example)));
+    const examples = [text, redisStore, withTls(postgresStore), backendKeys].map((example) =>
+      parse(enabled(example)),
+    );
     const shown = new Set(examples.flatMap((example) => [...pathsIn(example)]));
     expect(OPTIONS.filter((path) => !shown.has(path))).toEqual([]);
   });
@@ -60,12 +68,22 @@ describe('config/gateway.example.yaml', () => {
     expect(uncommented).toEqual([]);
   });
 
-  it('has a section for Redis that is valid and shows the defaults', () => {
+  it('has sections for Redis and PostgreSQL that are valid and show the defaults', () => {
     const { upstream } = parse(text);
-    const { store } = parseConfig(`upstream: { url: "${upstream.url}" }\n${redisStore}`, ENV);
-    const bare = configSchema.parse({ upstream, store: { kind: 'redis', url: ENV.REDIS_URL } });
-    expect(store).toEqual(bare.store);
-    expect(Object.keys(parse(redisStore).store).sort()).toEqual(Object.keys(bare.store).sort());
+    for (const [section, least] of [
+      [redisStore, { kind: 'redis', url: ENV.REDIS_URL }],
+      [postgresStore, { kind: 'postgres', url: ENV.DATABASE_URL }],
+    ] as const) {
+      const { store } = parseConfig(`upstream: { url: "${upstream.url}" }\n${section}`, ENV);
+      const bare = configSchema.parse({ upstream, store: least });
+      expect(store).toEqual(bare.store);
+      expect(Object.keys(parse(section).store).sort()).toEqual(Object.keys(bare.store).sort());
+    }
+    const { store } = parseConfig(
+      `upstream: { url: "${upstream.url}" }\n${withTls(enabled(postgresStore))}`,
+      ENV,
+    );
+    expect(store).toHaveProperty('tls.ca', '/etc/oncegate/postgres-ca.crt');
   });
 
   it('has a section for keys of the backend that is valid and shows the defaults', () => {

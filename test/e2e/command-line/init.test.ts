@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
 import { upstreamOptions } from '../../../src/backend/upstream-options.ts';
@@ -8,6 +8,7 @@ import { createLogger } from '../../../src/telemetry/logger.ts';
 import { httpBackend } from '../../support/backend.ts';
 import { isReplay, withdraw } from '../../support/client.ts';
 import { expectPlain, newFolder, run } from '../../support/command.ts';
+import { startPostgres } from '../../support/postgres-server.ts';
 import { read } from '../../support/repository.ts';
 
 const FILES = ['gateway.yaml', 'keys.yaml', 'secrets.env'];
@@ -145,4 +146,38 @@ it('init writes nothing if an option is missing or wrong', async () => {
     expect(ended.stderr).toMatch(reason);
     expect(readdirSync(folder)).toEqual([]);
   }
+});
+
+it('init names the server of the store, whose address is a secret, and says how its tables are made', async () => {
+  const postgres = await startPostgres();
+  for (const [kind, url] of Object.entries({ postgres: postgres.url, redis: 'redis://127.0.0.1:6379' })) {
+    const folder = newFolder();
+    const written = await init(folder, [
+      '--backend',
+      'http://payments:9000',
+      '--merchant',
+      'M-7',
+      '--store',
+      kind,
+    ]);
+    expect(written.code).toBe(0);
+    expect(written.stderr).toContain(` Write STORE_URL into ${folder}/secrets.env.`);
+    const file = join(folder, 'gateway.yaml');
+    const env = { ...secretsIn(folder), STORE_URL: url };
+    expect(parseConfig(readFileSync(file, 'utf8'), env).store).toMatchObject({ kind, url });
+    expect(existsSync(join(folder, 'data'))).toBe(false);
+    const step = `oncegate store prepare --config ${file}`;
+    expect(written.stderr.includes(`\n  ${step}\n`)).toBe(kind === 'postgres');
+    const prepared = await run(step.split(' ').slice(1), { env });
+    expect(prepared.code).toBe(kind === 'postgres' ? 0 : 1);
+  }
+  const wrong = await init(newFolder(), [
+    '--backend',
+    'http://payments:9000',
+    '--merchant',
+    'M',
+    '--store',
+    'disk',
+  ]);
+  expect(wrong).toMatchObject({ code: 64, stderr: expect.stringContaining('--store takes sqlite') });
 });
