@@ -153,6 +153,15 @@ export interface Register {
   repairIndex?(report: (records: number) => void): Promise<void>;
   /** Only a register whose records can be in the database of the application. */
   readonly transactions?: Transactions;
+  /**
+   * One transaction of the application's own database: what `work` does on its connection, and the write that it returns. If something
+   * is there, `work` is not called. `work` is synchronous, so that no statement of another request gets into the transaction. Only
+   * for a register in such a database.
+   *
+   * @throws what `work` throws: nothing was written
+   * @throws {StoreUnavailable}
+   */
+  commit?(id: RecordId, work: (client: unknown) => Replace): Promise<Reply>;
   readIdentity(mode: Mode): Promise<IdentityInUse | undefined>;
   visit(mode: Mode): Promise<IdentityInUse>;
   health(): Promise<StoreHealth>;

@@ -11,6 +11,7 @@ import { Names } from '../../src/store/redis/commands.ts';
 import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
 import { RedisRegister } from '../../src/store/redis/register.ts';
 import type { Closed, CopyRegister, Register } from '../../src/store/register.ts';
+import { ApplicationRegister } from '../../src/store/sqlite/application-register.ts';
 import { SqliteCopyRegister } from '../../src/store/sqlite/copy-register.ts';
 import { SqliteRegister } from '../../src/store/sqlite/sqlite-register.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
@@ -93,6 +94,50 @@ export async function sqlite(): Promise<Place> {
         id,
       ),
     closeTo: (closed) => closeTo(copy, closed),
+  };
+}
+
+/** The tables are in the database of an application, which reads its own integers as BigInt. */
+export async function sqliteOfApplication(): Promise<Place> {
+  const path = mkdtempSync(join(tmpdir(), 'registers-'));
+  let passedMs = 1_000_000;
+  const clock = { ...systemClock, monotonicMs: () => passedMs, wallMs: () => 1_700_000_000_000 + passedMs };
+  const open = () =>
+    new DatabaseSync(join(path, 'application.db'), { readBigInts: true, returnArrays: true });
+  const databases = [open(), open()] as const;
+  const [admin] = databases;
+  admin.exec('PRAGMA journal_mode = WAL; PRAGMA user_version = 7; CREATE TABLE records (id, name)');
+  const options = { clock, timeoutMs: 10_000 };
+  const nodes = [
+    await ApplicationRegister.openIn(databases[0], options),
+    await ApplicationRegister.openIn(databases[1], options),
+  ] as const;
+  afterAll(async () => {
+    await Promise.all(nodes.map((node) => node.close()));
+    for (const database of databases) database.close();
+    rmSync(path, { recursive: true, force: true });
+  });
+  return {
+    name: 'sqlite of an application',
+    nodes,
+    pass: async (ms) => {
+      passedMs += ms;
+    },
+    reset: async () => {
+      for (const table of ['records', 'void_tokens', 'audit', 'resolutions'])
+        admin.exec(`DELETE FROM oncegate_${table}`);
+      admin.exec(
+        'UPDATE oncegate_store SET mark = NULL, marks = 0, protect_until = 0, observe_until = 0, copy_mark = NULL',
+      );
+    },
+    damage: async (id) =>
+      void admin
+        .prepare(
+          "UPDATE oncegate_records SET record = CAST(substr(record, 1, 17) || x'ff' AS BLOB) WHERE lower(hex(record_id)) = ?",
+        )
+        .run(id),
+    closeTo: async (closed) =>
+      void admin.prepare('UPDATE oncegate_store SET copy_mark = ?').run(`${closed} 1 {}`),
   };
 }
 

@@ -7,12 +7,18 @@ import { eachRowInTurn } from '../support/each-row.ts';
 import { mistakes } from './broken.ts';
 import { contract } from './contract.ts';
 import { keepStep } from './lockstep.ts';
-import { memory, type Place, postgres, redis, sqlite } from './places.ts';
+import { memory, type Place, postgres, redis, sqlite, sqliteOfApplication } from './places.ts';
 
 const RUNS = Number(process.env.REGISTER_RUNS ?? 50);
 const SEED = process.env.REGISTER_SEED;
 
-const places: Place[] = [memory(), await sqlite(), await redis(), await postgres()];
+const places: Place[] = [
+  memory(),
+  await sqlite(),
+  await sqliteOfApplication(),
+  await redis(),
+  await postgres(),
+];
 
 const keepsContract = (place: Place) =>
   eachRowInTurn(contract, async ([, show]) => {

@@ -1,10 +1,10 @@
-import type { DatabaseSync, StatementSync } from 'node:sqlite';
+import type { StatementSync } from 'node:sqlite';
 import type { RecordId } from '../../lib/brands.ts';
 import { layout } from '../codec.ts';
 import type { Create, Replace } from '../register.ts';
 import { AUDIT_RETENTION_MS, UnreadableRecord, VISIT_LASTS_MS, VOID_TOKEN_MS } from '../types.ts';
 import { ANSWERS, COMMANDS, type Value } from './batch.ts';
-import { refuseOtherFormat } from './database.ts';
+import { refuseOtherFormat, SELECT_VERSION, type Tables } from './database.ts';
 import { idBytes, RECORD_COLUMNS, readSelected, rowOf, SELECT_HEAD, SELECT_IDENTITY } from './records.ts';
 
 /*
@@ -79,11 +79,11 @@ export const HALVES = ["state IS NOT 'completed'", "state = 'completed'"];
 /** The other tables whose rows expire, and what names a row. */
 export const EXPIRING = { void_tokens: 'token', audit: 'id' };
 
-/** Applies commands to the tables. Runs in the writer thread, within the transaction of a batch. */
+/** Applies commands to the tables, within a transaction. Runs in the writer thread, or on the connection of an application. */
 export class Changes {
   /** Rows changed since the batch began. */
   written = 0;
-  readonly database: DatabaseSync;
+  readonly database: Tables;
   readonly #statements = new Map<string, StatementSync>();
   /** Where the sweep goes on in each half: rows that cannot be read are kept, so the next step must pass over them. */
   readonly #sweepAfter = HALVES.map(() => BEFORE_ALL);
@@ -91,13 +91,13 @@ export class Changes {
   #closed = 'no';
   #anyVoid = false;
 
-  constructor(database: DatabaseSync) {
+  constructor(database: Tables) {
     this.database = database;
   }
 
   /** @throws if a later version has migrated the file since it was opened: this one would misread what it holds */
   begin(file: string, runningMs: number): void {
-    refuseOtherFormat(file, this.#row('PRAGMA user_version')[0] as number);
+    refuseOtherFormat(file, this.#row(SELECT_VERSION)[0] as number);
     const [copyProgress, anyVoid] = this.#row(
       'SELECT copy_mark, EXISTS (SELECT 1 FROM void_tokens) FROM store',
     ) as [string | null, number];

@@ -24,6 +24,9 @@ export function prepareFiles(folder: string): string {
   return file;
 }
 
+/** What the commands of a store need of a connection. */
+export type Tables = Pick<DatabaseSync, 'prepare' | 'exec' | 'close'>;
+
 const FILES = ['', '-wal', '-shm'];
 
 /** The device and inode numbers of SQLite's files. Uses stat, because opening and closing a file would drop SQLite's locks. */
@@ -63,7 +66,7 @@ const LARGEST_IDLE_WAL_BYTES = 64 * 1024 * 1024;
  * `store` has one row: the clock (running-time.ts), the store's identity (`mark`, `marks`) with the running times until which each mode
  * counts as in use, and the progress of a copy (`copy_mark`).
  */
-const TABLES = `
+export const TABLES = `
   CREATE TABLE records (
     id INTEGER PRIMARY KEY,
     record_id BLOB NOT NULL UNIQUE,
@@ -108,7 +111,6 @@ const TABLES = `
   );
   CREATE TABLE probe (id INTEGER PRIMARY KEY, content BLOB);
   INSERT INTO store (marks, protect_until, observe_until) VALUES (0, 0, 0);
-  PRAGMA user_version = ${STORE_FORMAT};
 `;
 
 /**
@@ -144,7 +146,7 @@ function makeTables(database: DatabaseSync): void {
   if (versionOf(database) === 0) {
     if (database.prepare('SELECT 1 FROM sqlite_schema').get())
       throw new OtherFormat('the database has tables of another application');
-    database.exec(TABLES);
+    database.exec(`${TABLES} PRAGMA user_version = ${STORE_FORMAT}`);
   }
   database.exec('COMMIT');
 }
@@ -159,8 +161,10 @@ export function openForReading(file: string): DatabaseSync {
   return database;
 }
 
-export const versionOf = (database: DatabaseSync): number =>
-  (database.prepare('PRAGMA user_version').get() as { user_version: number }).user_version;
+export const SELECT_VERSION = 'PRAGMA user_version';
+
+const versionOf = (database: DatabaseSync): number =>
+  (database.prepare(SELECT_VERSION).get() as { user_version: number }).user_version;
 
 /** @throws {OtherFormat} if the database has another format than this version reads and writes */
 export function refuseOtherFormat(file: string, found: number): void {

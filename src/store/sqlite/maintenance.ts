@@ -1,9 +1,10 @@
 import { stat, statfs, statfsSync } from 'node:fs';
 import { dirname } from 'node:path';
-import type { DatabaseSync, StatementSync } from 'node:sqlite';
+import type { StatementSync } from 'node:sqlite';
 import { COMMANDS } from './batch.ts';
 import { EXPIRING, HALVES } from './changes.ts';
-import type { Writer } from './writer.ts';
+import type { Tables } from './database.ts';
+import type { CommandWriter } from './writer.ts';
 
 const PAUSE_MS = 250;
 /** After a step that removed {@link MANY} rows or more, so that expired rows stay a small part of the store. */
@@ -33,7 +34,7 @@ export class Maintenance {
   walBytes = 0;
   readonly #path: string;
   readonly #file: string;
-  readonly #writer: Writer;
+  readonly #writer: CommandWriter;
   readonly #keepFreeBytes: number;
   readonly #anyExpired: StatementSync;
   #timer: NodeJS.Timeout | undefined;
@@ -41,7 +42,12 @@ export class Maintenance {
   #storedClockAt: number;
   #measuredAt = Number.NEGATIVE_INFINITY;
 
-  constructor(file: string, database: DatabaseSync, writer: Writer, keepFreeBytes = DEFAULT_KEEP_FREE_BYTES) {
+  constructor(
+    file: string,
+    database: Tables,
+    writer: CommandWriter,
+    keepFreeBytes = DEFAULT_KEEP_FREE_BYTES,
+  ) {
     this.#file = file;
     this.#path = dirname(file);
     this.#writer = writer;

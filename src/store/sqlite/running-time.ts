@@ -1,8 +1,7 @@
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
-import type { DatabaseSync } from 'node:sqlite';
-import { unavailable } from './database.ts';
+import { type Tables, unavailable } from './database.ts';
 import { OWNER_IS_DEAD } from './records.ts';
 
 /*
@@ -39,7 +38,7 @@ type StoredClock = [boot: Uint8Array | null, offsetMs: number, observedAt: numbe
  *
  * @throws SQLITE_BUSY if another process holds the write lock, and this one is the first of its boot
  */
-export function enterBoot(database: DatabaseSync, boot: Uint8Array | undefined, monotonicMs: number): number {
+export function enterBoot(database: Tables, boot: Uint8Array | undefined, monotonicMs: number): number {
   const select = database.prepare('SELECT boot, offset_ms, observed_at FROM store');
   select.setReturnArrays(true);
   const stored = () => select.get() as unknown as StoredClock;
@@ -57,7 +56,7 @@ export function enterBoot(database: DatabaseSync, boot: Uint8Array | undefined, 
 }
 
 function beginBoot(
-  database: DatabaseSync,
+  database: Tables,
   boot: Uint8Array | undefined,
   monotonicMs: number,
   [earlierBoot, , observedMs]: StoredClock,

@@ -22,14 +22,15 @@ import {
   openForReading,
   prepareFiles,
   refuseOtherFormat,
+  SELECT_VERSION,
+  type Tables,
   unavailable,
-  versionOf,
 } from './database.ts';
 import { Maintenance } from './maintenance.ts';
 import { type CountOptions, countOpen, idsOf, type ListQuery, pageOf, type Rows } from './operators.ts';
 import { idBytes, identityOf, readSelected, SELECT_IDENTITY, SELECT_RECORD } from './records.ts';
 import { bootId } from './running-time.ts';
-import { closed, type SqliteRegisterOptions, Writer } from './writer.ts';
+import { type CommandWriter, closed, type SqliteRegisterOptions, Writer } from './writer.ts';
 
 /** A megabyte of memory, for a quarter of a million of keys. */
 const BUCKET_DIGITS = 5;
@@ -44,8 +45,8 @@ export class SqliteRegister implements Register {
   readonly replicates = false;
   readonly #file: string;
   readonly #timeoutMs: number;
-  readonly #database: DatabaseSync;
-  readonly #writer: Writer;
+  readonly #database: Tables;
+  readonly #writer: CommandWriter;
   readonly #maintenance: Maintenance;
   readonly #select: StatementSync;
   readonly #rows: Rows = { prepare: (sql) => this.#prepare(sql), runningMs: () => this.runningMs };
@@ -66,7 +67,7 @@ export class SqliteRegister implements Register {
       const boot = bootId(options.bootIdFile);
       if (!boot) lock = lockOut(file);
       writer = await Writer.open({ ...options, file, boot });
-      return new SqliteRegister(options, file, writer, lock);
+      return new SqliteRegister(options, file, openForReading(file), writer, lock);
     } catch (error) {
       await writer?.close();
       lock?.close();
@@ -77,19 +78,20 @@ export class SqliteRegister implements Register {
     }
   }
 
-  private constructor(
-    { timeoutMs, keepFreeBytes }: SqliteRegisterOptions,
+  protected constructor(
+    { timeoutMs, keepFreeBytes }: Pick<SqliteRegisterOptions, 'timeoutMs' | 'keepFreeBytes'>,
     file: string,
-    writer: Writer,
+    database: Tables,
+    writer: CommandWriter,
     lock: DatabaseSync | undefined,
   ) {
     this.#file = file;
     this.#timeoutMs = timeoutMs;
     this.#writer = writer;
     this.#lock = lock;
-    this.#database = openForReading(file);
+    this.#database = database;
     this.#select = this.#prepare(SELECT_RECORD);
-    this.#maintenance = new Maintenance(file, this.#database, writer, keepFreeBytes);
+    this.#maintenance = new Maintenance(file, database, writer, keepFreeBytes);
   }
 
   get refusing(): string | undefined {
@@ -109,7 +111,7 @@ export class SqliteRegister implements Register {
     // A replay needs no write, so it is answered even while writes fail.
     if (this.#isNew(id)) return this.#write(id, write).catch((error: unknown) => this.#orHeld(id, error));
     try {
-      const held = this.#see(id);
+      const held = this.see(id);
       if (held && !held.record.revision.equals(write.record.revision))
         return Promise.resolve({ done: false, held });
     } catch {
@@ -123,7 +125,7 @@ export class SqliteRegister implements Register {
   }
 
   read(id: RecordId): Promise<Seen | undefined> {
-    return this.#reading(() => this.#see(id));
+    return this.#reading(() => this.see(id));
   }
 
   renew(id: RecordId, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
@@ -167,7 +169,8 @@ export class SqliteRegister implements Register {
     try {
       const { shortage } = this.#maintenance;
       if (shortage) throw unavailable(shortage);
-      refuseOtherFormat(this.#file, await this.#reading(() => versionOf(this.#database)));
+      const [version] = await this.#reading(() => this.#prepare(SELECT_VERSION).get() as unknown as [number]);
+      refuseOtherFormat(this.#file, version);
       await this.#writer.ask(COMMANDS.probe);
       const [copyProgress] = await this.#reading(
         () => this.#prepare('SELECT copy_mark FROM store').get() as unknown as [string | null],
@@ -231,7 +234,7 @@ export class SqliteRegister implements Register {
     return { done: false, held };
   }
 
-  #see(id: RecordId): Held | undefined {
+  protected see(id: RecordId): Held | undefined {
     return readSelected(this.#select, idBytes(id), this.runningMs);
   }
 
@@ -274,7 +277,7 @@ function asUnavailable(error: unknown): unknown {
  *
  * @returns the connection that holds the lock, until it is closed or the process ends
  */
-function lockOut(file: string): DatabaseSync {
+export function lockOut(file: string): DatabaseSync {
   const lock = new DatabaseSync(`${file}-lock`, { timeout: 0 });
   try {
     lock.exec('BEGIN EXCLUSIVE');

@@ -68,6 +68,9 @@ export interface SqliteRegisterOptions {
   bootIdFile?: string;
 }
 
+/** Who applies the commands of a register: the writer thread, or the connection of an application. */
+export type CommandWriter = Pick<Writer, 'failure' | 'queued' | 'runningMs' | 'ask' | 'close'>;
+
 export type WriterOptions = Omit<SqliteRegisterOptions, 'path'> & Pick<WriterData, 'file' | 'boot'>;
 
 /**

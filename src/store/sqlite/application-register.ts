@@ -1,0 +1,68 @@
+import { DatabaseSync } from 'node:sqlite';
+import type { RecordId } from '../../lib/brands.ts';
+import { messageOf } from '../../lib/files.ts';
+import type { Held, Replace, Reply } from '../register.ts';
+import { StoreUnavailable } from '../types.ts';
+import { ApplicationWriter, tablesIn } from './application-writer.ts';
+import { valuesOfWrite } from './changes.ts';
+import { unavailable } from './database.ts';
+import { bootId } from './running-time.ts';
+import { lockOut, SqliteRegister } from './sqlite-register.ts';
+import type { SqliteRegisterOptions } from './writer.ts';
+
+export type ApplicationDatabase = DatabaseSync;
+
+/**
+ * A store in the database of an application, on the application's own connection, so that its transactions can contain the records of
+ * its keys. Its tables begin with `oncegate_`.
+ */
+export class ApplicationRegister extends SqliteRegister {
+  readonly #writer: ApplicationWriter;
+
+  /** @throws {StoreUnavailable} with a message for the operator */
+  static async openIn(
+    database: DatabaseSync,
+    options: Omit<SqliteRegisterOptions, 'path'>,
+  ): Promise<ApplicationRegister> {
+    let lock: DatabaseSync | undefined;
+    try {
+      if (!(database instanceof DatabaseSync)) throw new Error('it is no DatabaseSync of node:sqlite');
+      const file = database.location();
+      if (file === null) throw new Error('it is no file, so its records would be gone after a restart');
+      const boot = bootId(options.bootIdFile);
+      if (!boot) lock = lockOut(file);
+      const writer = await ApplicationWriter.open(database, { ...options, file, boot });
+      return new ApplicationRegister(options, file, database, writer, lock);
+    } catch (error) {
+      lock?.close();
+      throw new StoreUnavailable(`the database of the application cannot be used: ${messageOf(error)}`, {
+        cause: error,
+        maybeWritten: false,
+      });
+    }
+  }
+
+  private constructor(
+    options: Omit<SqliteRegisterOptions, 'path'>,
+    file: string,
+    database: DatabaseSync,
+    writer: ApplicationWriter,
+    lock: DatabaseSync | undefined,
+  ) {
+    super(options, file, tablesIn(database), writer, lock);
+    this.#writer = writer;
+  }
+
+  /** See {@link Register.commit}. */
+  async commit(id: RecordId, work: (database: unknown) => Replace): Promise<Reply> {
+    const { refusing } = this;
+    if (refusing) throw unavailable(refusing);
+    let held: Held | undefined;
+    const isFree = () => {
+      held = this.see(id);
+      return held === undefined;
+    };
+    await this.#writer.commit(isFree, (database) => valuesOfWrite(id, work(database), this.runningMs));
+    return held ? { done: false, held } : { done: true };
+  }
+}

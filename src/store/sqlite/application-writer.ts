@@ -1,0 +1,231 @@
+import type { DatabaseSync } from 'node:sqlite';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { messageOf } from '../../lib/files.ts';
+import { STORE_FORMAT, StoreClosed, StoreUnavailable } from '../types.ts';
+import { ANSWERS, COMMANDS, type Value } from './batch.ts';
+import { Changes } from './changes.ts';
+import {
+  checkIdentity,
+  identityOf,
+  isBusy,
+  refuseOtherFormat,
+  SELECT_VERSION,
+  TABLES,
+  type Tables,
+  unavailable,
+} from './database.ts';
+import { enterBoot } from './running-time.ts';
+import { type CommandWriter, closed, type WriterOptions } from './writer.ts';
+
+/** The names of tables, and of their indexes. No column has the name of a table. */
+const NAMES = /\b(records|void_tokens|audit|resolutions|store|probe)(?=\b|_\w+ ON )/g;
+const MAKE_TABLES = `${TABLES} ALTER TABLE store ADD COLUMN format INTEGER NOT NULL DEFAULT ${STORE_FORMAT};`;
+
+/** The version of a database is its application's, so the store has its own. */
+const inApplication = (sql: string): string =>
+  sql === SELECT_VERSION ? 'SELECT format FROM oncegate_store' : sql.replace(NAMES, 'oncegate_$1');
+
+/** The store's tables in the database of an application. Their names begin with `oncegate_`. */
+export const tablesIn = (database: DatabaseSync): Tables => ({
+  prepare: (sql) => {
+    const statement = database.prepare(inApplication(sql));
+    // The application may have chosen otherwise for its own statements.
+    statement.setReadBigInts(false);
+    statement.setReturnArrays(false);
+    return statement;
+  },
+  exec: (sql) => database.exec(inApplication(sql)),
+  close: () => {},
+});
+
+/** The shortest and the longest pause between two attempts to begin a transaction. See writer-thread.ts. */
+const [SHORTEST_WAIT_MS, LONGEST_WAIT_MS] = [1, 3];
+/** Opening may take this long, because another process may be opening the same database. */
+const OPEN_WITHIN_MS = 10_000;
+const STORE_CLOCK_EVERY_MS = 1000;
+
+/** What the function of an application has thrown. */
+class Thrown extends Error {}
+
+/**
+ * Writes on the connection of an application, each command in a transaction of its own. A transaction begins and ends in one turn of
+ * the event loop, so no statement of another request gets into it; a commit therefore keeps the event loop waiting for the disk. While
+ * the application itself has a transaction open, commands wait, because its rollback would take them along.
+ */
+export class ApplicationWriter implements CommandWriter {
+  failure: string | undefined;
+  readonly queued = 0;
+  readonly #options: WriterOptions;
+  readonly #database: DatabaseSync;
+  readonly #tables: Tables;
+  readonly #changes: Changes;
+  #identity: readonly string[] = [];
+  #offsetMs = 0;
+  #storedClockAt = Number.NEGATIVE_INFINITY;
+  #isClosed = false;
+
+  /** Makes the tables if they are missing. */
+  static async open(database: DatabaseSync, options: WriterOptions): Promise<ApplicationWriter> {
+    const writer = new ApplicationWriter(database, options);
+    await writer.#whenFree(OPEN_WITHIN_MS, () => writer.#prepare());
+    return writer;
+  }
+
+  private constructor(database: DatabaseSync, options: WriterOptions) {
+    this.#database = database;
+    this.#options = options;
+    this.#tables = tablesIn(database);
+    this.#changes = new Changes(this.#tables);
+  }
+
+  get runningMs(): number {
+    return this.#options.clock.monotonicMs() + this.#offsetMs;
+  }
+
+  ask<Answer>(command: number, values: () => Value[] = () => []): Promise<Answer> {
+    return this.#whenFree(this.#options.timeoutMs, () =>
+      this.#inTransaction((changes) => changes.apply(command, values()) as Answer),
+    );
+  }
+
+  /**
+   * Commits what `work` does, and the write whose values it returns, in one transaction. Nothing is done if `isFree` says that the key
+   * has a record.
+   *
+   * @throws what `work` throws: nothing was written
+   */
+  async commit(isFree: () => boolean, work: (database: DatabaseSync) => Value[]): Promise<void> {
+    if (this.#database.isTransaction)
+      throw new Error('a transaction is open on this connection: call transaction() outside of it');
+    const act = (changes: Changes) => {
+      if (!isFree()) return;
+      this.#database.exec('SAVEPOINT oncegate');
+      const values = this.#run(work);
+      this.#endSavepoint();
+      const answer = changes.apply(COMMANDS.write, values);
+      if (answer === ANSWERS.closed) throw new StoreClosed();
+      if (answer !== ANSWERS.done) throw unavailable('the key has got a record within the transaction');
+    };
+    try {
+      await this.#whenFree(this.#options.timeoutMs, () => this.#inTransaction(act));
+    } catch (error) {
+      throw error instanceof Thrown ? error.cause : error;
+    }
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+  }
+
+  #prepare(): void {
+    const database = this.#database;
+    const { boot, clock, file } = this.#options;
+    const { journal_mode: mode } = database.prepare('PRAGMA journal_mode').get() as { journal_mode: string };
+    if (mode === 'off' || mode === 'memory')
+      throw new Error(`its journal_mode is ${mode}, so a crash damages it: set it to WAL`);
+    try {
+      database.exec('BEGIN IMMEDIATE');
+      if (!database.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'oncegate_store'").get())
+        this.#tables.exec(MAKE_TABLES);
+      database.exec('COMMIT');
+      const { format } = this.#tables.prepare(SELECT_VERSION).get() as { format: number };
+      refuseOtherFormat(file, format);
+      this.#offsetMs = enterBoot(this.#tables, boot, clock.monotonicMs());
+    } catch (error) {
+      this.#rollBack();
+      throw error;
+    }
+    this.#identity = identityOf(file);
+  }
+
+  /** Calls `attempt` when the connection is in no transaction, and again while another process holds the lock. */
+  async #whenFree<T>(withinMs: number, attempt: () => T): Promise<T> {
+    for (const startedMs = performance.now(); ; ) {
+      if (this.#isClosed) throw closed();
+      try {
+        if (!this.#database.isTransaction) return attempt();
+      } catch (error) {
+        if (!isBusy(error)) throw error;
+      }
+      if (performance.now() - startedMs >= withinMs)
+        throw unavailable('another transaction holds the database of the application');
+      await sleep(SHORTEST_WAIT_MS + Math.random() * (LONGEST_WAIT_MS - SHORTEST_WAIT_MS));
+    }
+  }
+
+  /** @throws SQLITE_BUSY: it has not begun */
+  #inTransaction<T>(act: (changes: Changes) => T): T {
+    const restore = this.#surviveCrashes();
+    let [hasBegun, maybeWritten] = [false, false];
+    try {
+      const { file } = this.#options;
+      checkIdentity(file, this.#identity);
+      // With a rollback journal, readers make the COMMIT of an IMMEDIATE transaction fail.
+      this.#database.exec('BEGIN EXCLUSIVE');
+      hasBegun = true;
+      const { runningMs } = this;
+      this.#changes.begin(file, runningMs);
+      const answer = act(this.#changes);
+      if (this.#changes.written > 0 && runningMs - this.#storedClockAt >= STORE_CLOCK_EVERY_MS) {
+        this.#changes.storeClock();
+        this.#storedClockAt = runningMs;
+      }
+      // See writer-thread.ts: a COMMIT that has failed may still count after a crash, until the next one succeeds.
+      maybeWritten = true;
+      this.#database.exec('COMMIT');
+      this.failure = undefined;
+      return answer;
+    } catch (error) {
+      if (!hasBegun && isBusy(error)) throw error;
+      this.#rollBack();
+      if (error instanceof Thrown || error instanceof StoreUnavailable) throw error;
+      this.failure = messageOf(error);
+      throw unavailable(this.failure, maybeWritten, error);
+    } finally {
+      restore();
+    }
+  }
+
+  /** @throws {Thrown} */
+  #run(work: (database: DatabaseSync) => Value[]): Value[] {
+    try {
+      return work(this.#database);
+    } catch (cause) {
+      throw new Thrown('', { cause });
+    }
+  }
+
+  /** @throws {Thrown} if the function has ended the transaction. What it did before that may be committed without the key */
+  #endSavepoint(): void {
+    try {
+      this.#database.exec('RELEASE oncegate');
+    } catch {
+      const cause = new Error('the function has ended the transaction: COMMIT and ROLLBACK are not its own');
+      throw new Thrown('', { cause });
+    }
+  }
+
+  #rollBack(): void {
+    try {
+      // After some errors SQLite has rolled back by itself.
+      if (this.#database.isTransaction) this.#database.exec('ROLLBACK');
+    } catch (error) {
+      this.failure = messageOf(error);
+    }
+  }
+
+  /** Makes the next commit survive a power cut, whatever the application has set. Returns what restores its setting. */
+  #surviveCrashes(): () => void {
+    const setting = (name: string) => Object.values(this.#database.prepare(`PRAGMA ${name}`).get() ?? {})[0];
+    const found = Number(setting('synchronous'));
+    const needed = setting('journal_mode') === 'wal' ? FULL : EXTRA;
+    if (found >= needed) return () => {};
+    this.#database.exec(`PRAGMA synchronous = ${needed}`);
+    return () => {
+      if (!this.#database.isTransaction) this.#database.exec(`PRAGMA synchronous = ${found}`);
+    };
+  }
+}
+
+/** Levels of `PRAGMA synchronous`. A rollback journal needs EXTRA, because with FULL a power cut can bring it back. */
+const [FULL, EXTRA] = [2, 3];
