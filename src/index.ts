@@ -32,10 +32,15 @@ export {
   type Health,
   type IdempotencyStore,
   type LifetimeOptions,
+  type PostgresStoreOptions,
+  postgresStore,
   type RedisStoreOptions,
   type RedisTls,
   redisStore,
   type SqliteStoreOptions,
+  type StoreTls,
   sqliteStore,
 } from './middleware/stores.ts';
+export type { TransactionAnswer, TransactionOptions } from './middleware/transaction.ts';
+export type { Isolation, SqlClient } from './store/register.ts';
 export type { Logger } from './telemetry/logger.ts';

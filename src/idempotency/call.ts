@@ -1,3 +1,4 @@
+import type { Token } from '../lib/brands.ts';
 import type { BackendResponse, Exchange } from '../lib/exchange.ts';
 import type { Spans } from '../lib/trace.ts';
 import type { Execution } from '../store/types.ts';
@@ -38,6 +39,11 @@ export interface Call extends Omit<Execution, 'token' | 'memory'> {
    *   lease may have lapsed, and another request may own the key by now.
    */
   run(maySend: () => boolean): Promise<Exchange>;
+  /**
+   * Says what became of the key when `run` has ended. Only if the handler itself writes the record, in a transaction of its own
+   * database. Then nothing is started before it runs.
+   */
+  settle?: ((exchange: Exchange) => Promise<Result>) | undefined;
 }
 
 /** What the merchant gets. `requestId`: that of the first request with this key. */
@@ -58,3 +64,9 @@ export type Result =
   | { kind: 'overloaded' }
   /** The engine is closing or closed. This request sent nothing. */
   | { kind: 'closing' };
+
+/** An attempt to execute the request, under a new token. */
+export function newExecution(call: Omit<Execution, 'token'>, token: Token): Execution {
+  const { recordId, fingerprint, merchant, operation, key, requestId } = call;
+  return { recordId, token, memory: undefined, fingerprint, merchant, operation, key, requestId };
+}

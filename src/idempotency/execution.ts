@@ -1,6 +1,5 @@
 import type { DoubtLookups } from '../doubts/lookups.ts';
 import type { Store } from '../ledger/ledger.ts';
-import type { Token } from '../lib/brands.ts';
 import { type Clock, within } from '../lib/clock.ts';
 import { InFlightCounter } from '../lib/collections.ts';
 import { type Completion, type Exchange, releaseAfter, type Slot } from '../lib/exchange.ts';
@@ -13,7 +12,7 @@ import {
   type Written,
 } from '../store/types.ts';
 import type { Emit } from '../telemetry/emit.ts';
-import type { Call, EngineOptions, Result } from './call.ts';
+import { type Call, type EngineOptions, newExecution, type Result } from './call.ts';
 import type { CircuitBreaker } from './circuit-breaker.ts';
 import { fenceFrom, Renewals } from './fence-and-lease.ts';
 import { causeOf, completionOf, decideFor, digestOf } from './outcome.ts';
@@ -86,6 +85,7 @@ export class Executions {
   /** Creates the record. The fence counts from before the store's command. Releases the slot unless the call has started. */
   async start(call: Call, slot: Slot): Promise<Found> {
     const execution = newExecution(call, this.#random.token());
+    if (call.settle) return await this.#readBefore(call, execution, slot);
     const maySend = fenceFrom(this.#clock, this.#options.leaseMs);
     const step = call.spans?.begin('start');
     try {
@@ -107,6 +107,16 @@ export class Executions {
       this.#takeBack(execution);
       return { kind: 'store_unavailable', cause };
     }
+  }
+
+  /** The transaction of the handler writes the record. A key that has one already needs no transaction. */
+  async #readBefore(call: Call, execution: Execution, slot: Slot): Promise<Found> {
+    this.#breaker.notTried();
+    const found = await this.peek(call);
+    if (found.kind === 'absent')
+      return { kind: 'started', execution, slot, maySend: () => true, again: false };
+    slot.release();
+    return found;
   }
 
   /** Makes this call the owner of a record in doubt, so that it is sent a second time. Releases the slot unless it succeeds. */
@@ -134,6 +144,7 @@ export class Executions {
   /** Sends the request and writes what became of it: from a durable start to a durable result. */
   async run(call: Call, { execution, slot, maySend, again }: Started): Promise<Result> {
     this.#running.begin();
+    if (call.settle) return await this.#runTransaction(call, call.settle, slot);
     const stopRenewing = this.#renewals.keep(call, execution);
     try {
       let exchange: Exchange;
@@ -170,6 +181,12 @@ export class Executions {
     } finally {
       this.#running.end();
     }
+  }
+
+  async #runTransaction(call: Call, settle: NonNullable<Call['settle']>, slot: Slot): Promise<Result> {
+    const exchange = await call.run(() => true).catch(brokenRun);
+    releaseAfter(slot, exchange);
+    return await settle(exchange).finally(() => this.#running.end());
   }
 
   /**
@@ -310,12 +327,6 @@ export class Executions {
     await this.#pending.close(ms);
     this.#renewals.close();
   }
-}
-
-/** An attempt to execute the request, under a new token. */
-export function newExecution(call: Omit<Execution, 'token'>, token: Token): Execution {
-  const { recordId, fingerprint, merchant, operation, key, requestId } = call;
-  return { recordId, token, memory: undefined, fingerprint, merchant, operation, key, requestId };
 }
 
 /** Longest cause of a doubt that a record holds. */

@@ -7,7 +7,7 @@ import type { Execution, StartAnswer, Written } from '../store/types.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { Would } from '../telemetry/label-values.ts';
 import type { Call } from './call.ts';
-import { newExecution } from './execution.ts';
+import { newExecution } from './call.ts';
 import { Renewals } from './fence-and-lease.ts';
 import { type Decision, decide, statusOf } from './outcome.ts';
 import { PendingWrites } from './pending-writes.ts';

@@ -42,7 +42,10 @@ export interface ProtectOptions {
     maySend: () => boolean,
     res: ServerResponse,
     next: (refusal?: unknown) => void,
+    call: Call,
   ): Promise<Exchange>;
+  /** See {@link Call.settle}. */
+  settle?: ((req: IncomingMessage, exchange: Exchange) => Promise<Result>) | undefined;
   /** Answers the merchant. Default: {@link sendAnswer}. */
   respond?: typeof sendAnswer;
   emit: Emit;
@@ -155,6 +158,7 @@ class MerchantCall extends KeyedRequest implements Call {
   readonly #next: (refusal?: unknown) => void;
   readonly #context: RequestContext;
   #gone: AbortSignal | undefined;
+  readonly settle: Call['settle'];
 
   constructor(
     options: ProtectOptions,
@@ -176,6 +180,8 @@ class MerchantCall extends KeyedRequest implements Call {
     this.#res = res;
     this.#next = next;
     this.#context = context;
+    const { settle } = options;
+    this.settle = settle && ((exchange) => settle(req, exchange));
   }
 
   /** Created on first use, because most requests never wait. */
@@ -189,7 +195,7 @@ class MerchantCall extends KeyedRequest implements Call {
   }
 
   run(maySend: () => boolean): Promise<Exchange> {
-    return this.#options.send(this.#req, maySend, this.#res, this.#next);
+    return this.#options.send(this.#req, maySend, this.#res, this.#next, this);
   }
 }
 

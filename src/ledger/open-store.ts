@@ -7,11 +7,14 @@ import type { CopyRegister, Register } from '../store/register.ts';
 import { ResponseCipher } from '../store/response-cipher.ts';
 import type { lockOptions, PostgresSection, RedisSection, StoreOptions } from '../store/store-options.ts';
 import type { Emit } from '../telemetry/emit.ts';
+import { Commits } from './commits.ts';
 import { Ledger } from './ledger.ts';
 
 /** What a store tells while it runs, and what it opens. */
 export interface StoreTools {
   emit?: Emit;
+  /** How many transactions of an application run at the same time. */
+  maxTransactions?: number;
   /** Opens the files of `store.tls`. Default: reports nothing about them. */
   openCertificate?: (name: string, paths: CertificatePaths) => Promise<WatchedCertificate>;
 }
@@ -45,12 +48,26 @@ export async function prepareStore({ store }: Pick<StoreSections, 'store'>): Pro
  * @throws {StoreUnavailable} with a message for the operator, if the store cannot be used
  */
 export async function openLedger(sections: StoreSections, clock: Clock, tools?: StoreTools): Promise<Ledger> {
+  return (await openStore(sections, clock, tools)).ledger;
+}
+
+/**
+ * Opens the configured store for an application, whose transactions may write records.
+ *
+ * @throws {StoreUnavailable} with a message for the operator, if the store cannot be used
+ */
+export async function openStore(
+  sections: StoreSections,
+  clock: Clock,
+  tools?: StoreTools,
+): Promise<{ ledger: Ledger; commits: Commits | undefined }> {
   const { retentionMs, inDoubtRetentionMs } = sections.idempotency;
   const lifetimes = { leaseMs: sections.lock.leaseMs, retentionMs, inDoubtRetentionMs };
   const gatewayId = `${hostname()}:${process.pid}`;
   const cipher = new ResponseCipher(sections.store.encryption);
   const register = await openRegister(sections, gatewayId, clock, tools);
-  return new Ledger(register, { gatewayId, lifetimes, clock, cipher });
+  const options = { gatewayId, lifetimes, clock, cipher };
+  return { ledger: new Ledger(register, options), commits: Commits.on(register, options) };
 }
 
 /**

@@ -156,15 +156,10 @@ export function commit(
   const { retentionMs, inDoubtRetentionMs } = own.lifetimes;
   const begun = executing(execution, own, stamp);
   const record = next(begun, stamp, { state: 'completed', wasInDoubt: wasTold, completion });
-  const write = {
-    kind: 'replace',
-    revision: undefined,
-    record,
-    operation: execution.operation,
-    expiresInMs: wasTold ? inDoubtRetentionMs : retentionMs,
-    unlessClosed: true,
-  } as const;
-  return { answer: { kind: 'committed' }, write };
+  const { operation } = execution;
+  const expiresInMs = wasTold ? inDoubtRetentionMs : retentionMs;
+  const along = { operation, expiresInMs, unlessClosed: true };
+  return { answer: { kind: 'committed' }, write: { kind: 'replace', revision: undefined, record, ...along } };
 }
 
 /**

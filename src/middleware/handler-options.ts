@@ -69,7 +69,7 @@ export interface IdempotencyLimits {
 
 /** Options of {@link idempotency}. Times are in milliseconds. */
 export interface IdempotencyOptions {
-  /** An open store: {@link sqliteStore} or {@link redisStore}. */
+  /** An open store: {@link sqliteStore}, {@link redisStore} or {@link postgresStore}. */
   store: IdempotencyStore;
   /**
    * The merchant (the tenant, the customer) whose key this is: 1 to 255 printable ASCII characters. Two merchants may use the
@@ -85,6 +85,11 @@ export interface IdempotencyOptions {
    * `middleware`.
    */
   layer?: string;
+  /**
+   * The handler executes the request in a transaction of the store's database, by `req.idempotency.transaction` or by `startIn` and
+   * `completeIn`. What it does outside of it is not protected. Needs {@link postgresStore}. Default false.
+   */
+  transactional?: boolean;
   /** `required`: a request without a key gets 400. `none`: keys are ignored. Default `optional`. */
   key?: 'none' | 'optional' | 'required';
   /**
@@ -161,6 +166,7 @@ export const handlerOptions = z
       .regex(/^[a-z][a-z0-9_-]{0,31}$/, 'must be a word in lower case')
       .default('handler'),
     layer: layerName.default(DEFAULT_LAYERS.middleware),
+    transactional: z.boolean().default(false),
     ...{ key, inDoubt, waitMs, release, unknown },
     ...{ headers, maxStoredBytes, completeRetryMs, maxWaiters },
     timeoutMs: responseTimeoutMs,

@@ -4,7 +4,9 @@ import type { IncomingMessage } from 'node:http';
 import type { Request as ExpressRequest } from 'express';
 import { contextOf, type Merchant } from '../lib/context.ts';
 import type { Exchange } from '../lib/exchange.ts';
+import type { SqlClient } from '../store/register.ts';
 import type { Recording } from './recording.ts';
+import type { HandlerTransaction, TransactionAnswer, TransactionOptions } from './transaction.ts';
 
 /** What a handler learns of its execution, as `req.idempotency`. Undefined for a request that is not protected. */
 export interface Idempotency {
@@ -35,6 +37,42 @@ export interface Idempotency {
    * @throws {Error} if the response has ended
    */
   unknown(): void;
+  /**
+   * Executes the request in a transaction of the database that holds the records, and commits the key's answer with it: no crash leaves
+   * a doubt. Needs the option `transactional`. What `work` returns is sent when it is committed, and every retry gets it, whatever its
+   * status. If `work` throws, the transaction is rolled back, the key is free, and this rejects with that error.
+   *
+   * **`work` may run twice**: after a serialization failure or a deadlock (SQLSTATE 40001, 40P01) its transaction is rolled back, and it
+   * is called again. So it must only run statements of its client. A call to a bank in it is not covered: it would be repeated, and
+   * not taken back. Use `idempotency` without `transactional` for that.
+   *
+   * @param work gets a client of `pg` in the transaction, without its `release`. Await every statement, and do not end the transaction
+   * @returns true if this request was committed. False: the merchant gets another answer, such as that of an earlier request with the
+   *   key, and the handler has nothing more to do
+   * @throws what `work` throws
+   */
+  transaction(
+    // biome-ignore lint/suspicious/noExplicitAny: an application names the type of its client, such as ClientBase of pg.
+    work: (client: any) => Promise<TransactionAnswer>,
+    options?: TransactionOptions,
+  ): Promise<boolean>;
+  /**
+   * Inserts the key's record in a transaction that the application has begun itself, so that other requests with the key wait for its
+   * end. Call it first, and {@link completeIn} last. It may be called again for another attempt of the transaction.
+   *
+   * @param client runs a statement in that transaction, and in no savepoint
+   * @throws {Error} with the name `KeyTaken`: another request has the key. Roll back and let the error pass: the merchant gets the answer of
+   *   that request
+   * @throws what the client throws
+   */
+  startIn(client: SqlClient): Promise<void>;
+  /**
+   * Stores the answer in the transaction of {@link startIn}. Then commit, and end the response, for example by `res.end()`. The merchant gets
+   * this answer once it has been read on another connection, and if it is not there, what the handler has written.
+   *
+   * @throws {TypeError} it is not the same transaction, or in a savepoint
+   */
+  completeIn(client: SqlClient, answer: TransactionAnswer): Promise<void>;
 }
 
 declare global {
@@ -57,7 +95,20 @@ export type HandlerRequest = string extends keyof ExpressRequest
   : ExpressRequest;
 
 /** What the handler gets as `req.idempotency`. */
-export function handlerView(req: IncomingMessage, recording: Recording, maySend: () => boolean): Idempotency {
+export function handlerView(
+  req: IncomingMessage,
+  recording: Recording,
+  maySend: () => boolean,
+  transaction: HandlerTransaction | undefined,
+): Idempotency {
+  const inTransaction = () => {
+    if (!transaction) throw new TypeError('idempotency: transactional: must be true');
+    return transaction;
+  };
+  const say = (said: 'not_executed' | 'unknown') => {
+    if (transaction) throw new TypeError('idempotency: a transaction says itself whether it was committed');
+    recording.say(said);
+  };
   const { requestId, merchant, identity, key = '' } = contextOf(req);
   return {
     key,
@@ -65,8 +116,11 @@ export function handlerView(req: IncomingMessage, recording: Recording, maySend:
     operation: identity?.operation.name ?? '',
     requestId,
     maySend,
-    release: () => recording.say('not_executed'),
-    unknown: () => recording.say('unknown'),
+    release: () => say('not_executed'),
+    unknown: () => say('unknown'),
+    transaction: async (work, options) => await inTransaction().run(work, options),
+    startIn: async (client) => await inTransaction().startIn(client),
+    completeIn: async (client, answer) => await inTransaction().completeIn(client, answer),
   };
 }
 

@@ -4,13 +4,14 @@ import { Slots } from '../backend/slots.ts';
 import { Lookups } from '../doubts/lookups.ts';
 import { admit, Lifecycle } from '../gateway/admission.ts';
 import type { Answer } from '../idempotency/answer.ts';
+import type { Call } from '../idempotency/call.ts';
 import { Engine } from '../idempotency/engine.ts';
 import { idempotencyOptions } from '../idempotency/idempotency-options.ts';
 import { protect } from '../idempotency/protect.ts';
 import { systemClock, within } from '../lib/clock.ts';
 import { contextOf, exemplarIdOf, setDone } from '../lib/context.ts';
 import { classOf, type Exchange } from '../lib/exchange.ts';
-import { isProblem, type Problem, problem, problemDocument, sendProblem } from '../lib/problem.ts';
+import { isProblem, type Problem, problemDocument, sendProblem } from '../lib/problem.ts';
 import { findClientInExpress } from '../requests/client-address.ts';
 import { valuesOf } from '../requests/fields.ts';
 import { hopOf } from '../requests/hops.ts';
@@ -30,9 +31,11 @@ import {
 import { executions, type HandlerRequest, handlerView, type Idempotency } from './handler-request.ts';
 import { bodyOf, type ParsedRequest } from './parsed-body.ts';
 import { Recording } from './recording.ts';
+import { handlerLate, problemBefore, unauthenticated } from './refusals.ts';
 import { setHead, writeResponse } from './respond.ts';
 import { openedMetrics, shareStoreMetrics } from './shared-metrics.ts';
 import { OpenedStore } from './stores.ts';
+import { type HandlerTransactions, transactionsOf } from './transactions.ts';
 
 type Request = ParsedRequest & {
   idempotency?: Idempotency;
@@ -73,12 +76,15 @@ class Handlers {
   readonly #doubtGauges: ReturnType<typeof shareStoreMetrics>;
   readonly #recordings = new WeakMap<ServerResponse, Recording>();
   readonly #rawBodies = new WeakMap<IncomingMessage, Buffer>();
+  readonly #transactions: HandlerTransactions | undefined;
   #hasWarned = false;
 
   constructor(options: IdempotencyOptions) {
     const { store } = options;
     if (!(store instanceof OpenedStore))
-      throw new TypeError('idempotency: store: must be the result of sqliteStore or redisStore');
+      throw new TypeError(
+        'idempotency: store: must be the result of sqliteStore, redisStore or postgresStore',
+      );
     this.#options = options;
     const policy = parsePolicy(options);
     this.#policy = policy;
@@ -103,6 +109,7 @@ class Handlers {
     void this.#lookups.lookUpAbandoned(store.lifetimes.leaseMs);
     const engineOptions = { ...policy, ...store.lifetimes };
     this.#engine = new Engine(records, slots, engineOptions, emit, systemClock, this.#lookups);
+    this.#transactions = transactionsOf(policy, store, records, emit);
     this.#declareMetrics();
     this.#doubtGauges = shareStoreMetrics(store, { metrics: this.#metrics, clock: systemClock, emit });
     events.on('resolved', () => this.#doubtGauges.resolved());
@@ -118,7 +125,8 @@ class Handlers {
       headers,
       keyFields: (req) => keyFields(req, headers),
       takeBody: (req, res) => this.#takeBody(req, res),
-      send: (req, maySend, res, next) => this.#run(req, maySend, res, next),
+      send: (req, maySend, res, next, call) => this.#run(req, maySend, res, next, call),
+      settle: this.#transactions?.settle,
       respond: (res, _context, answer, next) => this.#respond(res, answer, next),
       emit: this.#emit,
     });
@@ -206,7 +214,7 @@ class Handlers {
   }
 
   /** Calls the handler, and resolves with its recorded response. */
-  #run(req: Request, maySend: () => boolean, res: ServerResponse, next: Next): Promise<Exchange> {
+  #run(req: Request, maySend: () => boolean, res: ServerResponse, next: Next, call: Call): Promise<Exchange> {
     return new Promise((resolve) => {
       // The body was put back into the request, and has gone with it: the handler could not read it.
       if (req.destroyed && !req.readableEnded)
@@ -228,7 +236,7 @@ class Handlers {
         resolve(isTold ? Object.assign(exchange, { isLate: true }) : exchange);
         isTold = true;
       };
-      const onTimeLimit = () => {
+      const tellLate = () => {
         isTold = true;
         context.sent = 'unknown';
         context.upstreamMs = systemClock.monotonicMs() - startedMs;
@@ -237,11 +245,13 @@ class Handlers {
         // A handler may end hours later, or never: operators see the answer now.
         setDone(context);
       };
+      const onTimeLimit = () => (transaction ? transaction.whenLate(tellLate) : tellLate());
       const onProxy = () => this.#warnOfProxy();
       const limits = { maxBytes, timeoutMs, abandonAfterMs };
       const recording = new Recording(res, { ...limits, onProxy, onTimeLimit }, done);
       this.#recordings.set(res, recording);
-      req.idempotency = handlerView(req, recording, mayStillSend);
+      const transaction = this.#transactions?.of(req, { call, recording, isTold: () => isTold });
+      req.idempotency = handlerView(req, recording, mayStillSend, transaction);
       const rawBody = this.#rawBodies.get(req);
       executions.set(req, {
         keyHeaders: this.#policy.headers,
@@ -278,7 +288,8 @@ class Handlers {
       return;
     }
     recording?.restore();
-    if ('problem' in answer) next(recording ? answer.problem : problemBefore(answer.problem));
+    const isOfBackend = recording && !this.#transactions;
+    if ('problem' in answer) next(isOfBackend ? answer.problem : problemBefore(answer.problem));
     else {
       // The response of the handler has the fields that were set before it ran, unless it removed them.
       if (recording && answer.originalRequestId === undefined) clear(res);
@@ -323,24 +334,6 @@ function keyFields({ headers, rawHeaders }: IncomingMessage, names: readonly str
     const isAsSent = now === (sent.length > 0 ? sent.join(', ') : undefined);
     return (isAsSent ? sent : [now ?? []].flat()).flatMap((value) => [name, String(value)]);
   });
-}
-
-/** The refusal of a request whose merchant the application does not know. A 401 must have a challenge (RFC 9110). */
-const unauthenticated = (): Problem =>
-  problem('missing_credentials', 'The application has authenticated no merchant. Nothing was executed.', {
-    headers: { 'WWW-Authenticate': 'Bearer' },
-  });
-
-/** The answer when the handler is late. Its key is still being executed, so retries get 409 `request_in_flight` until it ends. */
-const handlerLate = (): Problem =>
-  problem('outcome_unknown', 'The request is still being executed. Retry later with the same key.', {
-    status: 504,
-  });
-
-/** The refusal of a request whose handler was not called. There is no backend that could not be reached. */
-function problemBefore(refusal: Problem): Problem {
-  if (refusal.code !== 'upstream_unreachable') return refusal;
-  return problem('overloaded', 'The request was not executed; retry with the same key.');
 }
 
 /** Removes all header fields that are set on a response. */

@@ -1,7 +1,7 @@
 import { IncomingMessage, ServerResponse } from 'node:http';
 import { Readable } from 'node:stream';
 import { endToEndHeaders } from '../backend/headers.ts';
-import type { Exchange, Said } from '../lib/exchange.ts';
+import type { BackendResponse, Exchange, Said } from '../lib/exchange.ts';
 import { hasField } from '../requests/fields.ts';
 import { RedirectedResponse } from './redirected-response.ts';
 
@@ -69,6 +69,18 @@ export class Recording {
       for (const { written } of this.#body.splice(0)) if (written) process.nextTick(written);
       this.#res.emit('drain');
     }
+  }
+
+  /** Ends the recording with a result that the handler has not written. What it still writes is dropped. */
+  settle(exchange: Exchange): void {
+    this.#end(exchange);
+  }
+
+  /** A response of the handler with these header fields, names and values in turn, and with others that are set on its response. */
+  responseOf(status: number, fields: readonly string[], body: Buffer): BackendResponse {
+    const set = this.#setFields();
+    const others = set.filter((_, i) => !hasField(fields, set[i - (i % 2)] as string));
+    return { status, headers: endToEndHeaders([...others, ...fields]), body };
   }
 
   /** Ends the recording with the result of a handler that writes no response. A middleware before it may have said `unknown`. */
@@ -246,15 +258,18 @@ export class Recording {
 
   /** The end-to-end header fields, names and values in turn. Call it after the head was written. */
   #headers(): string[] {
-    if (this.#fields) return this.#fields;
+    this.#fields ??= endToEndHeaders(this.#setFields());
+    return this.#fields;
+  }
+
+  #setFields(): string[] {
     const held = this.#held;
     const fields = rawNames(held).flatMap((name) =>
       [held.getHeader(name)].flat().flatMap((value) => [name, String(value)]),
     );
     // Node would add the date of each replay.
     if (held.sendDate && !hasField(fields, 'date')) fields.push('Date', new Date().toUTCString());
-    this.#fields = endToEndHeaders(fields);
-    return this.#fields;
+    return fields;
   }
 }
 

@@ -1,9 +1,10 @@
 import type * as z from 'zod';
 import { parsed } from '../config/explain.ts';
 import { idempotencyOptions } from '../idempotency/idempotency-options.ts';
+import type { Commits } from '../ledger/commits.ts';
 import type { Store } from '../ledger/ledger.ts';
 import { measured } from '../ledger/measured.ts';
-import { openLedger } from '../ledger/open-store.ts';
+import { openStore, type StoreTools } from '../ledger/open-store.ts';
 import { Outages } from '../ledger/outages.ts';
 import { StoreWatch, storeIdOf } from '../ledger/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
@@ -56,17 +57,20 @@ export interface SqliteStoreOptions extends LifetimeOptions {
   timeoutMs?: number;
 }
 
-/** TLS to Redis: paths of PEM files. They are read again when they change. */
-export interface RedisTls {
-  /** The certificate authorities that Redis' certificate may come from. Default: the well-known ones. */
+/** TLS to a store: paths of PEM files. They are read again when they change. */
+export interface StoreTls {
+  /** The certificate authorities that the server's certificate may come from. Default: the well-known ones. */
   ca?: string;
-  /** The certificate to show to a Redis that asks for one, with its intermediates. Needs `key`. Default: none. */
+  /** The certificate to show to a server that asks for one, with its intermediates. Needs `key`. Default: none. */
   cert?: string;
   /** The private key of `cert`. */
   key?: string;
   /** The name that the certificate of each server must have. Default: the server's host. */
   serverName?: string;
 }
+
+/** TLS to Redis. */
+export type RedisTls = StoreTls;
 
 /** Options of {@link redisStore}. Give exactly one of `url`, `sentinels` and `cluster`. */
 export interface RedisStoreOptions extends LifetimeOptions {
@@ -114,6 +118,34 @@ export interface RedisStoreOptions extends LifetimeOptions {
   lockNodes?: string[];
 }
 
+/** Options of {@link postgresStore}. */
+export interface PostgresStoreOptions extends LifetimeOptions {
+  /** The server and the database, with its credentials: `postgres://user:password@host:5432/database`. */
+  url: string;
+  /** The schema that holds the tables. `oncegate store prepare` makes them. Default `oncegate`. */
+  schema?: string;
+  /** TLS: true, or paths of PEM files. The certificate of the server is always checked. Default: no TLS. */
+  tls?: boolean | StoreTls;
+  /** What a failover may lose. */
+  durability?: {
+    /** True: a store that was emptied, restored or has lost writes is a warning. Default: no new key is started then. */
+    mayLoseOnFailover?: boolean;
+  };
+  /**
+   * A file, of this application only, that notes which store it uses. A store that was emptied, or restored from a backup, then starts
+   * no new key until `oncegate store accept`. Default: the store is not watched, and pays keys again that it has forgotten.
+   */
+  identityFile?: string;
+  /** Encrypts stored responses. Default: they are not encrypted. */
+  encryption?: EncryptionOptions;
+  /** A command without an answer within this time fails. Milliseconds; default 500. */
+  timeoutMs?: number;
+  /** How long to wait for PostgreSQL at the start. Milliseconds; default 5000. */
+  connectTimeoutMs?: number;
+  /** How many transactions of handlers run at the same time, each on a connection of its own. Default 10. */
+  maxTransactions?: number;
+}
+
 /** The result of a check. */
 export interface Health {
   /** Whether the part that was checked works. */
@@ -141,6 +173,8 @@ export class OpenedStore implements IdempotencyStore {
   readonly watch: StoreWatch | undefined;
   readonly #outages: Outages;
   readonly storeId: () => string | undefined;
+  /** The event `commit`, if the store is in a database that may be the application's. */
+  readonly commits: Commits | undefined;
 
   constructor(
     store: Store,
@@ -149,6 +183,7 @@ export class OpenedStore implements IdempotencyStore {
     watch: StoreWatch | undefined,
     outages: Outages,
     storeId: () => string | undefined,
+    commits: Commits | undefined,
   ) {
     this.store = store;
     this.lifetimes = lifetimes;
@@ -156,6 +191,7 @@ export class OpenedStore implements IdempotencyStore {
     this.watch = watch;
     this.#outages = outages;
     this.storeId = storeId;
+    this.commits = commits;
   }
 
   /** The store for one `idempotency`, which counts and logs what it asks for. */
@@ -204,11 +240,31 @@ export async function redisStore(options: RedisStoreOptions): Promise<Idempotenc
   return await open('redisStore', { kind: 'redis', ...store }, lifetimes, lockNodes);
 }
 
+/**
+ * Connects to PostgreSQL 13 or newer, by the package `pg`. With the database of the application, a handler can execute its request and
+ * store its answer in one transaction: see the option `transactional` of {@link idempotency}.
+ *
+ * @param options where PostgreSQL is
+ * @returns the open store
+ * @throws {TypeError} if an option is invalid
+ * @throws {Error} with a message for the operator if PostgreSQL cannot be used
+ */
+export async function postgresStore(options: PostgresStoreOptions): Promise<IdempotencyStore> {
+  const { leaseMs, retentionMs, inDoubtRetentionMs, maxTransactions = 10, ...store } = options;
+  if (!Number.isInteger(maxTransactions) || maxTransactions < 1 || maxTransactions > 1000)
+    throw new TypeError('postgresStore: maxTransactions: must be a whole number from 1 to 1000');
+  const lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
+  return await open('postgresStore', { kind: 'postgres', ...store }, lifetimes, undefined, {
+    maxTransactions,
+  });
+}
+
 async function open(
   name: string,
   store: z.input<typeof storeOptions>,
   { leaseMs, retentionMs, inDoubtRetentionMs }: { [Name in keyof LifetimeOptions]-?: number | undefined },
   nodes?: string[],
+  tools: Pick<StoreTools, 'maxTransactions'> = {},
 ): Promise<IdempotencyStore> {
   const sections = {
     store: parsed(storeOptions, store, name),
@@ -228,14 +284,14 @@ async function open(
   const emitToAll: Emit = (event, told, value) => {
     for (const tell of emits) tell(event, told, value);
   };
-  const opened = await openLedger(sections, systemClock, { emit: emitToAll });
+  const { ledger: opened, commits } = await openStore(sections, systemClock, { ...tools, emit: emitToAll });
   const { identityFile: file } = sections.store;
   const { emit } = new Events(createLogger('warn'));
-  const tools = { store: opened, clock: systemClock, emit };
-  const watch = file === undefined ? undefined : await StoreWatch.of(sections, { file, ...tools });
+  const watched = { store: opened, clock: systemClock, emit };
+  const watch = file === undefined ? undefined : await StoreWatch.of(sections, { file, ...watched });
   for (const warning of watch?.atStart ?? []) emit('attention', { warning: `store: ${warning}` });
   watch?.begin();
   const storeId = await storeIdOf(opened, sections.idempotency.mode, watch);
   const outages = new Outages(opened, systemClock, emitToAll);
-  return new OpenedStore(opened, lifetimes, emits, watch, outages, storeId);
+  return new OpenedStore(opened, lifetimes, emits, watch, outages, storeId, commits);
 }

@@ -300,6 +300,12 @@ export const EVENTS = {
     { operation },
   ),
 
+  not_committed: warn(
+    'the handler answered with success, and has committed no transaction: the merchant got 503',
+    'Only of the npm package, with `transactional`. The handler did not call `req.idempotency.transaction`, or has caught its error.',
+    { operation },
+  ),
+
   // The admin port.
   logged_in: info('somebody logged in to the console', 'With `admin.token`, or with one of `admin.tokens`.', {
     by,

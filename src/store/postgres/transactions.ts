@@ -105,6 +105,8 @@ class PostgresTransaction implements Transaction {
   readonly #ended: () => void;
   #running = 0;
   #isOver = false;
+  /** COMMIT was sent. */
+  #isSent = false;
   #isReleased = false;
   #warning: string | undefined;
 
@@ -133,6 +135,7 @@ class PostgresTransaction implements Transaction {
     if (this.#running > 0)
       throw new TypeError('a statement was still running when the function returned: await every statement');
     this.#isOver = true;
+    this.#isSent = true;
     const answered = this.#client.query('COMMIT').then(
       (result: QueryResult) => {
         this.#release();
@@ -153,7 +156,8 @@ class PostgresTransaction implements Transaction {
 
   async rollback(): Promise<void> {
     this.#isOver = true;
-    if (this.#isReleased) return;
+    // After a COMMIT without an answer the connection is busy until there is one.
+    if (this.#isReleased || this.#isSent) return;
     const { timeoutMs, clock } = this.#options;
     const answered = this.#client.query('ROLLBACK').then(() => true, ignore);
     this.#release((await within(clock, answered, timeoutMs)) !== true);

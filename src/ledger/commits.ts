@@ -1,0 +1,118 @@
+import { type Clock, systemClock } from '../lib/clock.ts';
+import type { Completion } from '../lib/exchange.ts';
+import type { Random } from '../lib/random.ts';
+import { systemRandom } from '../lib/random.ts';
+import type {
+  Create,
+  Register,
+  Replace,
+  SqlClient,
+  Transaction,
+  TransactionOptions,
+  Transactions,
+} from '../store/register.ts';
+import type { ResponseCipher } from '../store/response-cipher.ts';
+import { type Execution, type KeyRecord, type RecordDefaults, StoreClosed } from '../store/types.ts';
+import * as rules from './rules.ts';
+
+/** An execution whose record an open transaction has written. */
+export interface Claim {
+  execution: Execution;
+  record: KeyRecord;
+}
+
+export interface CommitsOptions extends RecordDefaults {
+  cipher: ResponseCipher;
+  clock?: Clock;
+  random?: Random;
+}
+
+/**
+ * Applies the event `commit`: the record of a key is written in the transaction of the application that executes the request. The
+ * transaction first inserts it, so that every other request with the key waits for its end, and completes it last. Without the
+ * transaction's commit neither the record nor the application's statements are there, so no crash leaves a doubt.
+ */
+export class Commits {
+  readonly #register: Register;
+  readonly #transactions: Transactions;
+  readonly #own: RecordDefaults;
+  readonly #cipher: ResponseCipher;
+  readonly #clock: Clock;
+  readonly #random: Random;
+  /** As the ledger's. */
+  #closed: StoreClosed | undefined;
+
+  /** @returns undefined if the register's records cannot be in the database of an application */
+  static on(register: Register, options: CommitsOptions): Commits | undefined {
+    return register.transactions && new Commits(register, register.transactions, options);
+  }
+
+  private constructor(register: Register, transactions: Transactions, options: CommitsOptions) {
+    const { gatewayId, lifetimes, cipher, clock = systemClock, random = systemRandom } = options;
+    this.#register = register;
+    this.#transactions = transactions;
+    this.#own = { gatewayId, lifetimes };
+    this.#cipher = cipher;
+    this.#clock = clock;
+    this.#random = random;
+  }
+
+  /** @throws {StoreUnavailable} not written */
+  begin(options: TransactionOptions): Promise<Transaction> {
+    return this.#transactions.begin(options);
+  }
+
+  /**
+   * Writes what a start would write, in the transaction of the client. Each transaction needs an execution with a token of its own.
+   *
+   * @returns undefined if a record is there: `peek` says what it means
+   * @throws as {@link Transactions.claim}
+   */
+  async claim(client: SqlClient, execution: Execution): Promise<Claim | undefined> {
+    if (this.#closed) throw this.#closed;
+    const { write } = rules.start(undefined, execution, this.#own, this.#stamp());
+    const create = write as Create;
+    try {
+      const isClaimed = await this.#transactions.claim(client, execution.recordId, create);
+      return isClaimed ? { execution, record: create.record } : undefined;
+    } catch (error) {
+      if (error instanceof StoreClosed) this.#closed = error;
+      throw error;
+    }
+  }
+
+  /**
+   * Nothing → completed, as soon as the transaction of the client is committed.
+   *
+   * @param wasTold as for a complete
+   * @throws as {@link Transactions.complete}
+   */
+  async complete(client: SqlClient, claim: Claim, completion: Completion, wasTold: boolean): Promise<void> {
+    const { execution, record } = claim;
+    const sealed = this.#cipher.seal(execution.recordId, completion);
+    const { write } = rules.commit(undefined, execution, sealed, wasTold, this.#own, this.#stamp());
+    await this.#transactions.complete(client, execution.recordId, record.revision, write as Replace);
+  }
+
+  /**
+   * What became of a claim. `incomplete`: the transaction was committed without its completion. Durable.
+   *
+   * @param isOver its transaction has surely ended. Otherwise asks with a write, which waits for it: voids its token
+   * @throws {StoreUnavailable} the transaction has not ended, or the store does not answer
+   */
+  async outcomeOf({ execution }: Claim, isOver: boolean): Promise<'committed' | 'incomplete' | 'free'> {
+    const { recordId, token } = execution;
+    let held = await this.#register.read(recordId, true);
+    if (!held && !isOver) {
+      // No record has this revision, so nothing else is written.
+      const nothing = { record: undefined, operation: '', expiresInMs: 0, voidToken: token } as const;
+      const revision = this.#random.token();
+      const reply = await this.#register.replace(recordId, { kind: 'replace', revision, ...nothing });
+      held = reply.done ? undefined : reply.held;
+    }
+    if (!held?.record.token.equals(token)) return 'free';
+    return held.record.state === 'completed' ? 'committed' : 'incomplete';
+  }
+
+  #stamp = () => ({ revision: this.#random.token(), wallMs: this.#clock.wallMs() });
+}

@@ -1,0 +1,19 @@
+import { type Problem, problem } from '../lib/problem.ts';
+
+/** The refusal of a request whose merchant the application does not know. A 401 must have a challenge (RFC 9110). */
+export const unauthenticated = (): Problem =>
+  problem('missing_credentials', 'The application has authenticated no merchant. Nothing was executed.', {
+    headers: { 'WWW-Authenticate': 'Bearer' },
+  });
+
+/** The answer when the handler is late. Its key is still being executed, so retries get 409 `request_in_flight` until it ends. */
+export const handlerLate = (): Problem =>
+  problem('outcome_unknown', 'The request is still being executed. Retry later with the same key.', {
+    status: 504,
+  });
+
+/** The refusal of a request whose handler was not called, or has committed nothing. There is no backend that could not be reached. */
+export function problemBefore(refusal: Problem): Problem {
+  if (refusal.code !== 'upstream_unreachable') return refusal;
+  return problem('overloaded', 'The request was not executed; retry with the same key.');
+}
