@@ -58,7 +58,7 @@ export interface SqliteStoreOptions extends LifetimeOptions {
 }
 
 /** TLS to a store: paths of PEM files. They are read again when they change. */
-export interface StoreTls {
+export interface RedisTls {
   /** The certificate authorities that the server's certificate may come from. Default: the well-known ones. */
   ca?: string;
   /** The certificate to show to a server that asks for one, with its intermediates. Needs `key`. Default: none. */
@@ -69,8 +69,8 @@ export interface StoreTls {
   serverName?: string;
 }
 
-/** TLS to Redis. */
-export type RedisTls = StoreTls;
+/** TLS to PostgreSQL: the same options. */
+export type StoreTls = RedisTls;
 
 /** Options of {@link redisStore}. Give exactly one of `url`, `sentinels` and `cluster`. */
 export interface RedisStoreOptions extends LifetimeOptions {

@@ -179,6 +179,7 @@ export interface SqlClient {
   query(text: string, values: string[]): Promise<unknown>;
 }
 
+/** How far a transaction of PostgreSQL sees others. */
 export type Isolation = 'read committed' | 'repeatable read' | 'serializable';
 
 export interface TransactionOptions {
