@@ -1,10 +1,19 @@
-import { type ChildProcessByStdio, execFileSync, spawn } from 'node:child_process';
+import { type ChildProcessByStdio, execFile, execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { appendFileSync, chownSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import {
+  appendFileSync,
+  chownSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { Readable, Writable } from 'node:stream';
+import { promisify } from 'node:util';
 import pg from 'pg';
 import { schemaSql } from '../../src/store/postgres/schema.ts';
 import { freePort } from './free-port.ts';
@@ -30,16 +39,40 @@ function program(name: string): string {
   throw new Error('the tests need postgresql, 13 or newer: npm test -- --install installs it from Debian');
 }
 
+const execute = promisify(execFile);
+
 /** As for Redis: when the pipe on the shell's standard input closes, the shell kills the server. */
 const SUPERVISED = '"$@" & echo "pid $!"; cat >/dev/null; kill -9 $!; wait';
 const USER = 'oncegate';
 
 type Process = ChildProcessByStdio<Writable, Readable, Readable>;
 
+/** A standby of a server, which follows it. The caller stops it. */
+export async function launchStandby(
+  primary: PostgresServer,
+  settings: Record<string, string> = {},
+): Promise<PostgresServer> {
+  const standby = new PostgresServer(await freePort(), settings);
+  await standby.run(
+    'pg_basebackup',
+    '-d',
+    primary.url,
+    '-D',
+    standby.data,
+    '-R',
+    '-c',
+    'fast',
+    '-X',
+    'stream',
+  );
+  await standby.start();
+  return standby;
+}
+
 /** A server on a free port, with its schema prepared. The caller stops it. */
 export async function launchPostgres(settings: Record<string, string> = {}): Promise<PostgresServer> {
   const server = new PostgresServer(await freePort(), settings);
-  server.run('initdb', '-D', server.data, '-U', USER, '-E', 'UTF8', '--locale=C', '-N', '--auth=trust');
+  await server.run('initdb', '-D', server.data, '-U', USER, '-E', 'UTF8', '--locale=C', '-N', '--auth=trust');
   await server.start();
   await server.admin.query(schemaSql('oncegate'));
   return server;
@@ -71,8 +104,8 @@ export class PostgresServer {
   program = program;
 
   /** Runs one of PostgreSQL's programs as its user. */
-  run(name: string, ...args: string[]): void {
-    execFileSync(program(name), args, { ...OWNER, stdio: ['ignore', 'ignore', 'pipe'], cwd: this.dir });
+  async run(name: string, ...args: string[]): Promise<void> {
+    await execute(program(name), args, { ...OWNER, cwd: this.dir });
   }
 
   /** A pool of the test with direct connections. */
@@ -123,11 +156,34 @@ export class PostgresServer {
     await this.admin.query('SELECT pg_reload_conf()');
   }
 
+  /** To the server and its backends. It is stopped first, so that it makes no further ones. */
+  #signal(signal: 'SIGSTOP' | 'SIGCONT' | 'SIGKILL'): void {
+    process.kill(this.pid, 'SIGSTOP');
+    const children = readFileSync(`/proc/${this.pid}/task/${this.pid}/children`, 'utf8');
+    for (const pid of [...children.trim().split(' ').filter(Boolean).map(Number), this.pid])
+      try {
+        process.kill(pid, signal);
+      } catch (error) {
+        // It has ended meanwhile.
+        if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
+      }
+  }
+
+  /** Stops all its processes, until it is thawed. The kernel still accepts connections for it. */
+  freeze(): void {
+    this.#signal('SIGSTOP');
+  }
+
+  thaw(): void {
+    this.#signal('SIGCONT');
+  }
+
   /** SIGKILL to the server and all its backends. Resolves when it is gone. */
   async kill(): Promise<void> {
     const child = this.#process;
     this.#process = undefined;
     if (!child || child.exitCode !== null) return;
+    if (existsSync(`/proc/${this.pid}`)) this.#signal('SIGKILL');
     const exited = once(child, 'exit');
     child.stdin.end();
     await exited;

@@ -1,7 +1,7 @@
 import { afterAll } from 'vitest';
 import { schemaSql } from '../../src/store/postgres/schema.ts';
 import type { PostgresPlace } from './open-store.ts';
-import { launchPostgres, type PostgresServer } from './postgres-process.ts';
+import { launchPostgres, launchStandby, type PostgresServer } from './postgres-process.ts';
 
 export type { PostgresServer } from './postgres-process.ts';
 
@@ -15,6 +15,16 @@ export async function startPostgres(settings: Record<string, string> = {}): Prom
   const server = await launchPostgres(settings);
   running.add(server);
   return server;
+}
+
+/** A standby of a server, which follows it; stopped after the test file. */
+export async function startStandby(
+  primary: PostgresServer,
+  settings: Record<string, string> = {},
+): Promise<PostgresServer> {
+  const standby = await launchStandby(primary, settings);
+  running.add(standby);
+  return standby;
 }
 
 let schemas = 0;

@@ -234,14 +234,15 @@ function sslOf({ options }: ClientTls): ClientConfig['ssl'] {
  */
 export function failureOf(error: unknown, schema: string, sent: boolean): StoreUnavailable {
   if (error instanceof StoreUnavailable) return error;
-  const { code } = error as { code?: string };
+  const { code, where = '' } = error as { code?: string; where?: string };
   const message = messageOf(error);
   const isOfServer = typeof code === 'string' && /^[0-9A-Z]{5}$/.test(code);
   const maybeWritten = sent && (!isOfServer || PERHAPS_WRITTEN.test(code));
   const unavailable = (text: string) =>
     new StoreUnavailable(`postgres: ${text}`, { maybeWritten, cause: error });
   if (!isOfServer) return unavailable(message);
-  if (code === LOCK_NOT_AVAILABLE) return new KeyLocked();
+  // The whole table is locked while the store is closed for a copy.
+  if (code === LOCK_NOT_AVAILABLE && !where.includes('LOCK TABLE')) return new KeyLocked();
   if (NOT_PREPARED.has(code))
     return unavailable(`${message}: run oncegate store prepare, which makes the schema ${schema}`);
   if (code === NO_RIGHT) return unavailable(`${message}: ${SHOWN}`);

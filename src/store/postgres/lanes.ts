@@ -26,8 +26,8 @@ const newLanes = (number: number): Lane[] => Array.from({ length: number }, () =
  *
  * **A write without an answer is not cancelled.** A backend of PostgreSQL that waits for a standby holds a transaction that nobody
  * sees yet. Cancelled, it would be visible without being on the standby. So its commands fail after their time limit, its connection
- * stays busy until the server answers, and nothing grows. It is dropped only if the server does not know it any more, answers nothing
- * at all, or is no longer where the address leads.
+ * stays busy until the server answers, and nothing grows. It is dropped only if the server has nothing to do for it (the answer was
+ * lost), answers nothing at all, or is no longer where the address leads.
  */
 export class Lanes {
   /** Names the server process that was reached last. */
@@ -267,14 +267,14 @@ export class Lanes {
     const reader = this.#readers.find(isIdle);
     reader?.connection?.drop();
     if (reader) await this.#connect(reader).catch(ignore);
-    const pids = await this.#knownOf(hung.map(({ pid }) => pid));
+    const pids = await this.#busyOf(hung.map(({ pid }) => pid));
     for (const connection of hung) if (!pids.includes(connection.pid)) connection.drop();
   }
 
-  /** Which of its backends the server knows: none if it answers nothing. */
-  async #knownOf(pids: number[]): Promise<number[]> {
+  /** Which of its backends still have something to do: none if the server answers nothing. */
+  async #busyOf(pids: number[]): Promise<number[]> {
     if (!this.#readers.some(({ connection }) => connection?.isOpen)) return [];
-    const text = 'SELECT pid FROM pg_stat_activity WHERE pid = ANY($1)';
+    const text = `SELECT pid FROM pg_stat_activity WHERE pid = ANY($1) AND state <> 'idle'`;
     return await this.ask<[number]>(text, [pids]).then(
       (rows) => rows.map(([pid]) => pid),
       () => pids,

@@ -114,7 +114,11 @@ BEGIN
   ${DURABLY}
   -- What closes the store waits for this lock, so every later write sees that it is closed.
   LOCK TABLE ${schema}.records IN ROW EXCLUSIVE MODE;
-  SELECT split_part(coalesce(progress, 'no'), ' ', 1) INTO closed FROM ${schema}.copy;
+  SELECT split_part(coalesce(progress, 'no'), ' ', 1) INTO closed
+    FROM ${schema}.store, ${schema}.copy WHERE format = ${STORE_FORMAT};
+  IF closed IS NULL THEN
+    RAISE EXCEPTION 'the schema ${schema} has records of another format' USING ERRCODE = 'invalid_schema_definition';
+  END IF;
 
   FOR w IN SELECT * FROM json_to_recordset(batch) AS command (${COMMAND}) ORDER BY command.id, command.n LOOP
     n := w.n;

@@ -11,7 +11,7 @@ const SHORT_PAUSE_MS = 20;
  * Removes rows that are due, a few at a time. The condition stands twice, because a row may have been taken by a new start since it was
  * selected; a row that a request is writing is passed over.
  */
-const statementsFor = (schema: string): string[] => [
+export const statementsFor = (schema: string): string[] => [
   ...["state <> 'completed'", "state = 'completed'"].map(
     (half) => `DELETE FROM ${schema}.records WHERE id = ANY (ARRAY(
         SELECT id FROM ${schema}.records WHERE ${half} AND due <= ${CLOCK} ORDER BY due LIMIT ${SWEPT_AT_ONCE} FOR UPDATE SKIP LOCKED))
