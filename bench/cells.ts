@@ -24,9 +24,9 @@ export const ALL_CELLS: readonly Cell[] = [
   ...cells('unkeyed', 300, ['oncegate-redis']),
   ...cells('upload', 300, ['oncegate-redis', 'express-hpm']),
   ...cells('first', 300, ['oncegate-redis', 'node-idempotency', 'express-idempotency', 'oncegate-sqlite']),
-  ...cells('first', 300, ['oncegate-redis-always']),
+  ...cells('first', 300, ['oncegate-redis-always', 'oncegate-postgres']),
   ...cells('replay', 300, ['oncegate-redis', 'node-idempotency', 'express-memory', 'oncegate-sqlite']),
-  ...cells('replay', 300, ['express-idempotency']),
+  ...cells('replay', 300, ['express-idempotency', 'oncegate-postgres']),
   ...cells('mixed', 300, ['oncegate-redis', 'node-idempotency', 'oncegate-sqlite']),
   ...larger(4096),
   ...larger(65_536),
@@ -38,7 +38,7 @@ export const QUICK_CELLS: readonly Cell[] = ALL_CELLS.filter(
     size === 300 &&
     ['balance', 'passthrough', 'upload', 'first', 'replay'].includes(work) &&
     [
-      ...['oncegate-redis', 'oncegate-sqlite', 'express-hpm', 'express-undici'],
+      ...['oncegate-redis', 'oncegate-sqlite', 'oncegate-postgres', 'express-hpm', 'express-undici'],
       ...['node-idempotency', 'express-memory'],
     ].includes(system),
 );

@@ -22,6 +22,7 @@ export function versions(): Results['versions'] {
     node: process.version,
     nginx: firstLine('nginx', ['-v'], /nginx\/(\S+)/),
     redis: firstLine('redis-server', ['--version'], /v=(\S+)/),
+    postgres: firstLine('psql', ['--version'], /PostgreSQL\) (\S+)/),
     wrk: firstLine('wrk', ['--version'], /wrk (?:debian\/)?(\S+)/),
     ...manifest.dependencies,
   };

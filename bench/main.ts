@@ -4,6 +4,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { launchPostgres } from '../test/support/postgres-process.ts';
 import { launchRedis } from '../test/support/redis-process.ts';
 import { calibrate } from './calibration.ts';
 import { ALL_CELLS, type Cell, nameOf, QUICK_CELLS } from './cells.ts';
@@ -14,7 +15,7 @@ import { memory } from './memory.ts';
 import { type Backend, startBackend } from './nginx.ts';
 import { type BenchOptions, optionsOf, USAGE } from './options.ts';
 import { paced } from './paced-runs.ts';
-import { CORES, end, pinned } from './processes.ts';
+import { CORES, cpuUs, end, pinned } from './processes.ts';
 import { describeRun } from './report.ts';
 import type { Results } from './results.ts';
 import { build, type Place, type System, startOncegate, startPeer } from './systems.ts';
@@ -39,26 +40,36 @@ const RESULTS = fileURLToPath(new URL('results.json', import.meta.url));
 
 const report = (line: string): void => void process.stderr.write(`${line}\n`);
 
+/** The servers of stores: Redis by `appendfsync`, and PostgreSQL, which syncs each commit. */
+type Servers = Record<'everysec' | 'always' | 'postgres', { url: string; pid: number }>;
+
 /** The systems of a run: started when they are first needed, and kept until the run is over. */
 class Systems {
   readonly #started = new Map<string, System>();
   readonly #root: string;
   readonly #backend: Backend;
-  readonly #redisUrls: Record<'everysec' | 'always', string>;
+  readonly #servers: Servers;
 
-  /** @param redisUrls by `appendfsync` */
-  constructor(root: string, backend: Backend, redisUrls: Record<'everysec' | 'always', string>) {
+  constructor(root: string, backend: Backend, servers: Servers) {
     this.#root = root;
     this.#backend = backend;
-    this.#redisUrls = redisUrls;
+    this.#servers = servers;
   }
 
   placeFor(size: Cell['size'], appendfsync: 'everysec' | 'always' = 'everysec'): Place {
     return {
       root: this.#root,
       backendUrl: this.#backend.urls[size],
-      redisUrl: this.#redisUrls[appendfsync],
+      redisUrl: this.#servers[appendfsync].url,
+      postgresUrl: this.#servers.postgres.url,
     };
+  }
+
+  /** The process of the server that has the records of a system. */
+  serverOf(system: string): number | undefined {
+    if (system === 'oncegate-redis') return this.#servers.everysec.pid;
+    if (system === 'oncegate-redis-always') return this.#servers.always.pid;
+    return system === 'oncegate-postgres' ? this.#servers.postgres.pid : undefined;
   }
 
   async get({ system, size }: Pick<Cell, 'system' | 'size'>): Promise<System> {
@@ -80,6 +91,7 @@ class Systems {
 
 async function start(system: string, place: Place): Promise<System> {
   if (system.startsWith('oncegate-redis')) return await startOncegate('redis', place);
+  if (system === 'oncegate-postgres') return await startOncegate('postgres', place);
   if (system === 'oncegate-sqlite') return await startOncegate('sqlite', place);
   return await startPeer(system, place);
 }
@@ -92,9 +104,10 @@ async function bench(options: BenchOptions): Promise<Results> {
   build();
   const redis = await launchRedis({ args: ['--appendfsync', 'everysec'] });
   const durableRedis = await launchRedis({ args: ['--appendfsync', 'always'] });
-  for (const { pid } of [redis, durableRedis]) pinned(pid);
+  const postgres = await launchPostgres({ shared_buffers: '128MB' });
+  for (const { pid } of [redis, durableRedis, postgres]) pinned(pid);
   const backend = await startBackend(root);
-  const systems = new Systems(root, backend, { everysec: redis.url, always: durableRedis.url });
+  const systems = new Systems(root, backend, { everysec: redis, always: durableRedis, postgres });
   const results: Results = {
     ...{
       at: new Date().toISOString(),
@@ -144,7 +157,7 @@ async function bench(options: BenchOptions): Promise<Results> {
   } finally {
     await systems.end();
     await end(backend.process);
-    await Promise.all([redis.stop(), durableRedis.stop()]);
+    await Promise.all([redis.stop(), durableRedis.stop(), postgres.stop()]);
   }
   rmSync(root, { recursive: true, force: true });
   results.seconds = Math.round((performance.now() - startedMs) / 1000);
@@ -182,10 +195,16 @@ async function runCells(
       work === 'replay' ? `${results.seed}-replay-${size}` : `${results.seed}-${work}-${size}-${round}`;
     if (!system.warmFor.has(work)) await warmUp(system, work, work === 'replay' ? keys : `${keys}-warm`);
     system.warmFor.add(work);
+    const server = systems.serverOf(cell.system);
+    const beforeUs = server === undefined ? 0 : cpuUs(server);
     const run = await load(system, work, RUN_S, keys);
-    results.cells.push({ round, ...cell, ...run });
+    const storeCpuUs = server === undefined ? undefined : (cpuUs(server) - beforeUs) / run.requests;
+    results.cells.push({ round, ...cell, ...run, ...(storeCpuUs !== undefined && { storeCpuUs }) });
     const wrong = run.wrong > 0 ? `, ${run.wrong} WRONG` : '';
-    report(`${round}: ${nameOf(cell)}: ${run.perSecond}/s, ${run.cpuUs} µs, busy ${run.busy}${wrong}`);
+    const ofStore = storeCpuUs === undefined ? '' : ` and ${storeCpuUs.toFixed(1)} µs of the store`;
+    report(
+      `${round}: ${nameOf(cell)}: ${run.perSecond}/s, ${run.cpuUs} µs${ofStore}, busy ${run.busy}${wrong}`,
+    );
   }
 }
 

@@ -26,7 +26,7 @@ function cellTable(results: Results): string {
     const spread = [Math.min, Math.max].map((edge) => edge(...runs.map(({ cpuUs }) => cpuUs)));
     return [
       ...[first.work, `${first.size}`, first.system],
-      ...[thousands(of('perSecond')), of('cpuUs').toFixed(1), spread.join(' to ')],
+      ...[thousands(of('perSecond')), of('cpuUs').toFixed(1), spread.join(' to '), ofStore(runs)],
       ...[of('busy').toFixed(2), `${Math.round(of('rssBytes') / MIB)}`, `${wrongIn(runs)}`],
     ];
   });
@@ -37,11 +37,18 @@ function cellTable(results: Results): string {
     'requests/s',
     'CPU µs',
     'lowest to highest',
+    'of the store',
     'busy',
     'RSS MiB',
     'wrong',
   ];
   return table(head, rows, 3);
+}
+
+/** Processor time of the store's server for each request. */
+function ofStore(runs: readonly CellRun[]): string {
+  const known = runs.flatMap(({ storeCpuUs }) => storeCpuUs ?? []);
+  return known.length === 0 ? '' : median(known).toFixed(1);
 }
 
 /** At 500 first-time withdraws a second. */
@@ -125,10 +132,10 @@ function shortTable(results: Results): string {
 
 export function machineLine(results: Circumstances): string {
   const { at, command, seconds, machine, versions, rounds, seed } = results;
-  const { node = '', nginx = '', redis = '', wrk = '' } = versions;
+  const { node = '', nginx = '', redis = '', postgres = '', wrk = '' } = versions;
   return [
     `\`${command}\` on ${at.slice(0, 10)}, ${rounds} rounds in ${seconds} s, seed ${seed}: ${machine.cpu},`,
-    `${machine.cores} cores, ${machine.memoryGiB} GiB, Linux ${machine.kernel}; Node ${node}, nginx ${nginx}, Redis ${redis}, wrk ${wrk}.`,
+    `${machine.cores} cores, ${machine.memoryGiB} GiB, Linux ${machine.kernel}; Node ${node}, nginx ${nginx}, Redis ${redis},${postgres && ` PostgreSQL ${postgres},`} wrk ${wrk}.`,
     quietLine(results),
     '',
   ].join('\n');

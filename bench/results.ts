@@ -4,6 +4,8 @@ import type { KeyFormat } from './systems.ts';
 
 export interface CellRun extends Cell, Run {
   round: number;
+  /** CPU time of the store's server for each request, in microseconds. Undefined in earlier runs, and without a server. */
+  storeCpuUs?: number;
 }
 
 /** At 500 requests a second. */

@@ -22,6 +22,8 @@ export interface Place {
   root: string;
   backendUrl: string;
   redisUrl: string;
+  /** Of a server whose schema is prepared. */
+  postgresUrl?: string;
 }
 
 /** A running system under test. */
@@ -36,7 +38,7 @@ export interface System {
 }
 
 /** How a system is started; systems that are not named here are `peers/NAME.mjs`. */
-export type Flavour = 'redis' | 'sqlite';
+export type Flavour = 'redis' | 'sqlite' | 'postgres';
 
 export async function startPeer(name: string, { root, backendUrl, redisUrl }: Place): Promise<System> {
   const port = await freePort();
@@ -75,16 +77,17 @@ export interface OncegateOptions {
 /** The gateway as users run it: built, with default options, its log in a file. */
 export async function startOncegate(
   flavour: Flavour,
-  { root, backendUrl, redisUrl }: Place,
+  { root, backendUrl, redisUrl, postgresUrl }: Place,
   { dataPath, keys = 100, keyFormat = 'yaml', core = CORES.system, main = MAIN, store }: OncegateOptions = {},
 ): Promise<System> {
   const [port, adminPort] = [await freePort(), await freePort()];
   const folder = join(root, `oncegate-${port}`);
   mkdirSync(folder, { recursive: true });
-  const ofFlavour =
-    flavour === 'redis'
-      ? { kind: 'redis', url: redisUrl }
-      : { kind: 'sqlite', path: dataPath ?? join(folder, 'data') };
+  const ofFlavour = {
+    redis: { kind: 'redis', url: redisUrl },
+    postgres: { kind: 'postgres', url: postgresUrl },
+    sqlite: { kind: 'sqlite', path: dataPath ?? join(folder, 'data') },
+  }[flavour];
   const config = {
     listen: { host: '127.0.0.1', port },
     admin: { port: adminPort },

@@ -3,7 +3,7 @@
  * `node bench/versions.ts first,replay redis ../before .`. Each DIR is a working tree with a build (`npm run build`). Name one
  * build twice (as a copy) to see how far a version is from itself.
  *
- * Prints the processor time for each request, of the gateway and of its Redis, and the ratio to the first version with its
+ * Prints the processor time for each request, of the gateway and of its store's server, and the ratio to the first version with its
  * standard error. All versions work at the same time and on the same core, so all of them see the same machine. (Slices that
  * alternate differ by a tenth, and V8 drops code of a process that rests meanwhile.) All versions are started again for each
  * ratio, because two processes of one build differ, too. STARTS sets how often; default 8.
@@ -12,11 +12,12 @@ import { randomBytes } from 'node:crypto';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
+import { launchPostgres } from '../test/support/postgres-process.ts';
 import { launchRedis } from '../test/support/redis-process.ts';
 import { load, type Work, warmUp } from './load.ts';
 import { startBackend } from './nginx.ts';
 import { cpuUs, end, pinned } from './processes.ts';
-import { type System, startOncegate } from './systems.ts';
+import { type Flavour, type System, startOncegate } from './systems.ts';
 
 const STARTS = Number(process.env.STARTS ?? 8);
 const MEASURED_S = 10;
@@ -25,16 +26,16 @@ const WARM_UPS = 8;
 
 const [works = '', store = '', ...folders] = process.argv.slice(2);
 const missing = folders.filter((folder) => !existsSync(join(folder, 'dist/main.js')));
-if (folders.length < 2 || !['redis', 'sqlite'].includes(store) || missing.length > 0) {
+if (folders.length < 2 || !['redis', 'sqlite', 'postgres'].includes(store) || missing.length > 0) {
   const built = missing.map((folder) => `\nthere is no build in ${folder}`).join('');
-  process.stderr.write(`node bench/versions.ts WORKS redis|sqlite DIR DIR...${built}\n`);
+  process.stderr.write(`node bench/versions.ts WORKS redis|postgres|sqlite DIR DIR...${built}\n`);
   process.exit(64);
 }
 
-/** A version under test. Each has its own Redis, because a version refuses the format of another one. */
+/** A version under test. Each has its own server, because a version refuses the format of another one. */
 interface Version {
   system: System;
-  redis: Awaited<ReturnType<typeof launchRedis>>;
+  server: { url: string; pid: number; stop(): Promise<void> };
   /** What the keys of its payouts begin with. */
   keys: string;
 }
@@ -42,7 +43,7 @@ interface Version {
 /** Processor time for each request, in microseconds. */
 interface Cost {
   gateway: number;
-  redis: number;
+  server: number;
 }
 
 const root = mkdtempSync(join(tmpdir(), 'oncegate-bench-'));
@@ -50,28 +51,32 @@ const backend = await startBackend(root);
 const running = new Set<Version>();
 
 async function start(folder: string): Promise<Version> {
-  const redis = await launchRedis({ args: ['--appendfsync', 'everysec'] });
-  pinned(redis.pid);
-  const place = { root, backendUrl: backend.urls[300], redisUrl: redis.url };
+  const server =
+    store === 'postgres'
+      ? await launchPostgres({ shared_buffers: '128MB' })
+      : await launchRedis({ args: ['--appendfsync', 'everysec'] });
+  pinned(server.pid);
+  const { url } = server;
+  const place = { root, backendUrl: backend.urls[300], redisUrl: url, postgresUrl: url };
   const main = resolve(folder, 'dist/main.js');
-  const system = await startOncegate(store as 'redis' | 'sqlite', place, { main });
-  const version = { system, redis, keys: randomBytes(4).toString('hex') };
+  const system = await startOncegate(store as Flavour, place, { main });
+  const version = { system, server, keys: randomBytes(4).toString('hex') };
   running.add(version);
   return version;
 }
 
 async function stop(version: Version): Promise<void> {
   await end(version.system.process);
-  await version.redis.stop();
+  await version.server.stop();
   running.delete(version);
 }
 
-async function measure({ system, redis, keys }: Version, work: Work): Promise<Cost> {
+async function measure({ system, server, keys }: Version, work: Work): Promise<Cost> {
   for (let each = 0; each < WARM_UPS; each++)
     await warmUp(system, work, work === 'replay' ? keys : `${keys}-${each}`);
-  const before = cpuUs(redis.pid);
+  const before = cpuUs(server.pid);
   const run = await load(system, work, MEASURED_S, keys);
-  return { gateway: run.cpuUs, redis: (cpuUs(redis.pid) - before) / run.requests };
+  return { gateway: run.cpuUs, server: (cpuUs(server.pid) - before) / run.requests };
 }
 
 /** Of what is compared as ratios: the geometric mean, and its standard error as a part of it. */
@@ -83,8 +88,8 @@ function meanOf(ratios: readonly number[]): [mean: number, error: number] {
 }
 
 function print(work: Work, costs: readonly Cost[][]): void {
-  const usesRedis = store === 'redis' && ['first', 'replay', 'mixed'].includes(work);
-  const parts = usesRedis ? (['gateway', 'redis'] as const) : (['gateway'] as const);
+  const usesServer = store !== 'sqlite' && ['first', 'replay', 'mixed'].includes(work);
+  const parts = usesServer ? (['gateway', 'server'] as const) : (['gateway'] as const);
   for (const part of parts)
     for (const [which, folder] of folders.entries()) {
       const own = costs.map((cost) => cost[which]?.[part] as number);
