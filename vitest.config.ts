@@ -18,7 +18,7 @@ const files = (...names: string[]): string[] => names.map((name) => `test/${name
 const more = files(
   ...['clients/clients', 'contract/sqlite-io-errors', 'e2e/console/browser', 'e2e/deploy/*', 'e2e/docs/*'],
   ...[
-    'e2e/embedding/tarball',
+    'e2e/embedding/{tarball,transaction-killed-often}',
     'e2e/observability/{in-prometheus,promtool,what-merchants-get}',
     'examples/examples',
   ],

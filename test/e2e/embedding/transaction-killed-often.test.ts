@@ -1,0 +1,9 @@
+import { expect, it } from 'vitest';
+import { payUnderKills } from './transaction-kills.ts';
+
+it('an application that is killed 100 times in its transactions pays each key once, and leaves none in doubt', async () => {
+  const { broken, told, ...verdict } = await payUnderKills(100);
+  expect(verdict).toEqual({ kills: 100, lost: [], twice: [], inDoubt: [] });
+  expect(broken).toBeGreaterThan(0);
+  expect(told).toBeGreaterThan(100);
+}, 300_000);

@@ -1,0 +1,96 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { send, type TestAnswer } from '../../support/client.ts';
+import { startPostgres } from '../../support/postgres-server.ts';
+import { begin } from '../../support/tour.ts';
+import { codeOf } from '../../support/wire.ts';
+
+const PROGRAM = fileURLToPath(new URL('transaction-program.ts', import.meta.url));
+const MERCHANTS = 10;
+const LONGEST_LIFE_MS = 150;
+
+/** What became of payouts while processes of their application were killed. */
+export interface Verdict {
+  kills: number;
+  /** Requests whose connection a kill has broken. */
+  broken: number;
+  /** Payouts that a merchant was told, with their numbers. */
+  told: number;
+  /** Keys whose merchant was told another payout than the one that is there, or none is there. */
+  lost: string[];
+  twice: string[];
+  /** Keys that some answer called in doubt, and records that are not completed. */
+  inDoubt: string[];
+}
+
+/** Two processes of an application pay for merchants who retry until they know. Each is killed at a random moment, and started again. */
+export async function payUnderKills(kills: number): Promise<Verdict> {
+  const { url, admin } = await startPostgres();
+  await admin.query('CREATE TABLE payouts (number bigserial PRIMARY KEY, key text NOT NULL)');
+  const start = async () => {
+    const running = begin([], { program: [process.execPath, PROGRAM, url] });
+    const [port = ''] = await running.printed(/^\d+$/);
+    return { running, address: `http://127.0.0.1:${port}` };
+  };
+  const processes = [start(), start()];
+  const addresses: (string | undefined)[] = [];
+  const told = new Map<string, string>();
+  const verdict: Verdict = { kills, broken: 0, told: 0, lost: [], twice: [], inDoubt: [] };
+  let isOver = false;
+
+  async function payOnce(key: string): Promise<TestAnswer | undefined> {
+    const address = addresses.filter((one) => one !== undefined).at(Math.random() < 0.5 ? 0 : -1);
+    if (!address) return undefined;
+    const path = key.endsWith('0') ? '/own' : '/transaction';
+    try {
+      return await send(address, { method: 'POST', path, headers: { 'idempotency-key': key } });
+    } catch {
+      verdict.broken++;
+      return undefined;
+    }
+  }
+  async function merchant(name: number): Promise<void> {
+    for (let n = 0; !isOver; n++) {
+      const key = `${name}-${n}-${n % 2}`;
+      for (;;) {
+        const answer = await payOnce(key);
+        if (answer?.status === 201) {
+          told.set(key, answer.json<{ number: string }>().number);
+          break;
+        }
+        if (answer && codeOf(answer) === 'outcome_unknown') {
+          verdict.inDoubt.push(key);
+          break;
+        }
+        await sleep(5);
+      }
+    }
+  }
+
+  const merchants = Array.from({ length: MERCHANTS }, (_, name) => merchant(name));
+  for (let kill = 0; kill <= kills; kill++) {
+    const which = kill % 2;
+    const { running, address } = await (processes[which] as ReturnType<typeof start>);
+    addresses[which] = address;
+    if (kill === kills) break;
+    await sleep(Math.random() * LONGEST_LIFE_MS);
+    addresses[which] = undefined;
+    await running.end('SIGKILL');
+    processes[which] = start();
+  }
+  isOver = true;
+  await Promise.all(merchants);
+
+  const { rows } = await admin.query(
+    'SELECT key, array_agg(number::text) AS numbers FROM payouts GROUP BY key',
+  );
+  const numbers = new Map<string, string[]>(rows.map(({ key, numbers }) => [key, numbers]));
+  for (const [key, number] of told) if (!numbers.get(key)?.includes(number)) verdict.lost.push(key);
+  for (const [key, all] of numbers) if (all.length > 1) verdict.twice.push(key);
+  const open = await admin.query(
+    "SELECT idempotency_key AS key FROM oncegate.records WHERE state <> 'completed'",
+  );
+  verdict.inDoubt.push(...open.rows.map(({ key }) => key));
+  verdict.told = told.size;
+  return verdict;
+}
