@@ -45,6 +45,7 @@ export function showState(metrics: Metrics, parts: Shown): void {
   metrics.track(metrics.storeForgot, () => Number(watch?.isForgotten ?? false));
   metrics.track(metrics.slotsInUse, () => slots.inUse);
   metrics.track(metrics.slotsQueued, () => slots.queued);
+  metrics.longInFlight = () => slots.heldSinceLastCall();
   metrics.track(metrics.streams, () => passthrough.open);
   metrics.track(metrics.keys, () => keys.health().keys);
   metrics.track(metrics.keyExpires, () => {

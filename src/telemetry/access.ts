@@ -23,8 +23,8 @@ export interface AccessOptions {
   tracing?: Tracing | undefined;
 }
 
-/** Outcomes with which the merchant has a result of the backend: with a 5xx status, that is of little use. */
-const RESULTS = new Set(['executed', 'replayed', 'forwarded', 'passed_through']);
+/** Outcomes with which the merchant has a new result of the backend: with a 5xx status, that is of little use. */
+const RESULTS = new Set(['executed', 'forwarded', 'passed_through']);
 
 /** Begins the context of each request. When the request has ended, writes its log line and its metrics. */
 export class Access {

@@ -137,7 +137,9 @@ describe('the console in Chromium', () => {
     expect(await checks.textContent()).toMatch(
       /store✓ Passes: sqlite.*upstream✓ Passes: reachable.*keys✓ Passes/,
     );
-    await page.getByText(/^Merchants get results: 6 of 6 requests got a result in the last/).waitFor();
+    await page
+      .getByText(/^Merchants get results: 6 of 6 requests that needed the backend got a result in the last/)
+      .waitFor();
   });
 
   it('looks a key up by merchant and key, and by its recordId', async () => {
@@ -494,7 +496,7 @@ describe('the console in Chromium', () => {
     // The code is not kept in the address.
     expect(new URL(opened.page.url()).hash).toBe('#/overview');
     await opened.page.reload();
-    await opened.page.getByText('No merchant has sent a request').waitFor();
+    await opened.page.getByText('Nothing has been observed yet').waitFor();
     await later.page.goto(link);
     await later.page.getByText('This link does not log in any more').waitFor();
     for (const { context, troubles } of [opened, later]) {
