@@ -6,12 +6,12 @@ import type { AdminSource } from '../admin/source.ts';
 import type { Config } from '../config/schema.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { Emit } from '../telemetry/emit.ts';
-import type { Metrics } from '../telemetry/metrics.ts';
+import type { AllMetrics } from '../telemetry/metrics.ts';
 import { listen } from './http-server.ts';
 
 /** What a gateway shows on its admin port. */
 interface AdminPortParts {
-  metrics: Metrics;
+  metrics: AllMetrics;
   emit: Emit;
   desk: AdminSource['desk'];
   readiness: Pick<AdminSource, 'checks'>;

@@ -26,7 +26,7 @@ import { hopOf } from '../requests/hops.ts';
 import { Access } from '../telemetry/access.ts';
 import { type Emit, Events } from '../telemetry/emit.ts';
 import type { Logger } from '../telemetry/logger.ts';
-import { Metrics } from '../telemetry/metrics.ts';
+import { AllMetrics } from '../telemetry/metrics.ts';
 import type { Tracing } from '../telemetry/tracing.ts';
 import { Lifecycle } from './admission.ts';
 import { AppVersions } from './app.ts';
@@ -77,7 +77,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   const { listen, upstream, idempotency } = config;
   const { maxStoredBytes, mode, layer, countDoubtsEveryMs: everyMs } = idempotency;
   const longestWaitMs = Math.max(...config.operations.map(({ idempotency: { waitMs } }) => waitMs));
-  const metrics = new Metrics([upstream.responseTimeoutMs, config.lock.leaseMs, longestWaitMs]);
+  const metrics = new AllMetrics([upstream.responseTimeoutMs, config.lock.leaseMs, longestWaitMs]);
   const events = new Events(logger, metrics);
   const { emit } = events;
 

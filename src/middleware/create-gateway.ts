@@ -3,7 +3,7 @@ import express from 'express';
 import type * as z from 'zod';
 import { checkConfig } from '../config/load.ts';
 import type { configSchema } from '../config/schema.ts';
-import { Gateway as RunningGateway } from '../gateway/gateway.ts';
+import { RunningGateway } from '../gateway/gateway.ts';
 import { systemClock } from '../lib/clock.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
 import type { Health } from './stores.ts';

@@ -3,7 +3,7 @@ import { pipeline } from 'node:stream';
 import { Slots } from '../backend/slots.ts';
 import { Lookups } from '../doubts/lookups.ts';
 import { admit, Lifecycle } from '../gateway/admission.ts';
-import type { Answer } from '../idempotency/answer.ts';
+import type { MerchantAnswer } from '../idempotency/answer.ts';
 import { Engine } from '../idempotency/engine.ts';
 import { idempotencyOptions } from '../idempotency/idempotency-options.ts';
 import { protect } from '../idempotency/protect.ts';
@@ -18,7 +18,7 @@ import { isSafe } from '../requests/target.ts';
 import { Access } from '../telemetry/access.ts';
 import { type Emit, Events } from '../telemetry/emit.ts';
 import { createLogger } from '../telemetry/logger.ts';
-import type { Metrics } from '../telemetry/metrics.ts';
+import type { AllMetrics } from '../telemetry/metrics.ts';
 import {
   checkLifetimes,
   handlerLookups,
@@ -64,7 +64,7 @@ class Handlers {
   readonly #options: IdempotencyOptions;
   readonly #policy: Policy;
   readonly #hop: () => string | undefined;
-  readonly #metrics: Metrics;
+  readonly #metrics: AllMetrics;
   readonly #access: Access;
   readonly #lifecycle = new Lifecycle();
   readonly #engine: Engine;
@@ -253,7 +253,7 @@ class Handlers {
     });
   }
 
-  #respond(res: ServerResponse, answer: Answer, next: (refusal: Problem) => void): void {
+  #respond(res: ServerResponse, answer: MerchantAnswer, next: (refusal: Problem) => void): void {
     const context = contextOf(res.req);
     const recording = this.#recordings.get(res);
     if (recording?.redirected.isAnswered) {

@@ -6,7 +6,7 @@ import { attachContext, type Client, exemplarIdOf, type RequestContext } from '.
 import { classOfStatus, type ResponseClass } from '../lib/exchange.ts';
 import type { Told } from './emit.ts';
 import { type Logger, loggablePath, requestLog } from './logger.ts';
-import type { Metrics } from './metrics.ts';
+import type { AllMetrics } from './metrics.ts';
 import { keepTrace } from './traceparent.ts';
 import type { Tracing } from './tracing.ts';
 
@@ -16,7 +16,7 @@ const WELL_FORMED = /^[A-Za-z0-9._-]{8,128}$/;
 export interface AccessOptions {
   clock: Clock;
   logger: Logger;
-  metrics: Metrics;
+  metrics: AllMetrics;
   /** Finds where a request came from. */
   clientOf(req: IncomingMessage): Client;
   /** Default: a request keeps the trace that it comes with. */

@@ -3,7 +3,7 @@ import { CATALOGUE } from './catalogue.ts';
 import { EVENTS } from './events.ts';
 import type { LabelsOf, LogEvent } from './log-event.ts';
 import type { Logger } from './logger.ts';
-import type { Metrics } from './metrics.ts';
+import type { AllMetrics } from './metrics.ts';
 import { type Counter, Histogram } from './series.ts';
 
 type Logged = keyof typeof EVENTS;
@@ -33,7 +33,7 @@ type Act = (told: Record<string, unknown>, value?: number) => void;
 export class Events {
   readonly #acts: Record<string, Act> = {};
 
-  constructor(logger: Logger, metrics?: Metrics) {
+  constructor(logger: Logger, metrics?: AllMetrics) {
     if (metrics)
       for (const name of Object.keys(CATALOGUE) as Metric[])
         this.#acts[name] = counting(metrics[name] as AnyMetric);

@@ -1,6 +1,6 @@
 import { CATALOGUE } from './catalogue.ts';
 import { OUTCOMES, WOULD } from './label-values.ts';
-import { at, digest, field, int, ms, oneOf, optional, text, texts } from './log-event.ts';
+import { at, field, int, ms, oneOf, optional, responseDigest, text, texts } from './log-event.ts';
 
 // Fields that several events have. None has an idempotency key, a secret, a header or a body.
 const merchant = text('the merchant code');
@@ -94,8 +94,8 @@ export const EVENTS = {
     'The backend answered after the key had been resolved. If the two results differ, compare with its books.',
     {
       ...keyed,
-      late: digest('the response: state, status, length and hash of its body'),
-      stored: digest('the same of what the store holds'),
+      late: responseDigest('the response: state, status, length and hash of its body'),
+      stored: responseDigest('the same of what the store holds'),
     },
   ),
   complete_late: error(

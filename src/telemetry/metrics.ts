@@ -58,7 +58,9 @@ class Catalogued {
 }
 
 /** Every metric of the gateway. `catalogue.ts` defines them. */
-export class Metrics extends (Catalogued as new (limitsMs?: readonly number[]) => Catalogued & Instruments) {
+export class AllMetrics extends (Catalogued as new (
+  limitsMs?: readonly number[],
+) => Catalogued & Instruments) {
   /** Merchants' requests that were sent and answered with a 5xx status of the backend. For the console only. */
   backendErrors = 0;
   /** Requests that have been in flight to the backend since before the last call. For the console only. */

@@ -6,7 +6,7 @@ import { systemClock } from '../../src/lib/clock.ts';
 import { problem } from '../../src/lib/problem.ts';
 import { problemCodes } from '../../src/lib/problem-table.ts';
 import { OUTCOMES } from '../../src/telemetry/label-values.ts';
-import { Metrics } from '../../src/telemetry/metrics.ts';
+import { AllMetrics } from '../../src/telemetry/metrics.ts';
 
 afterEach(() => {
   vi.useRealTimers();
@@ -15,7 +15,7 @@ afterEach(() => {
 
 /** The overview of a gateway that has only metrics, on a clock of its own. */
 function open() {
-  const metrics = new Metrics();
+  const metrics = new AllMetrics();
   const time = { ms: 0 };
   const clock = { ...systemClock, wallMs: () => time.ms, monotonicMs: () => time.ms };
   const options = { mode: 'protect', countDoubtsEveryMs: 1000 } as const;

@@ -7,7 +7,7 @@ import { parseConfig } from '../../src/config/load.ts';
 import { problem } from '../../src/lib/problem.ts';
 import { type ProblemCode, problemCodes } from '../../src/lib/problem-table.ts';
 import { OUTCOMES } from '../../src/telemetry/label-values.ts';
-import { Metrics } from '../../src/telemetry/metrics.ts';
+import { AllMetrics } from '../../src/telemetry/metrics.ts';
 import { anchorsOf, leadsNowhere } from '../support/anchors.ts';
 import { ROOT, read } from '../support/repository.ts';
 
@@ -20,7 +20,7 @@ const withoutCode = (markdown: string) => markdown.replace(/```.*?```/gs, '').re
 
 describe('documents', () => {
   it('docs/metrics.md names every metric, and the documents name no other', () => {
-    const { registry } = new Metrics();
+    const { registry } = new AllMetrics();
     const metrics = registry.getMetricsAsArray().map(({ name }) => name);
     const namesIn = (path: string) =>
       [...read(path).matchAll(/`(oncegate_[a-z_]+)/g)].map(([, name = '']) => name);

@@ -10,7 +10,7 @@ import type {
 import type { Clock } from '../../lib/clock.ts';
 import { thisBuild } from '../../lib/program.ts';
 import type { Mode } from '../../store/types.ts';
-import type { Metrics } from '../../telemetry/metrics.ts';
+import type { AllMetrics } from '../../telemetry/metrics.ts';
 import { percentileBetween } from '../../telemetry/series.ts';
 import type { Check } from '../source.ts';
 
@@ -43,7 +43,7 @@ const LEAST_DUE = 5;
 interface OverviewParts {
   mode: Mode;
   countDoubtsEveryMs: number;
-  metrics: Metrics;
+  metrics: AllMetrics;
   checks(): Promise<Check[]>;
   clock: Clock;
 }
@@ -192,5 +192,5 @@ function stateOf(lately: Lately | null): Overview['state'] {
   return results < SHARE.warning * due || areMostRefused ? 'warning' : 'ok';
 }
 
-const sumOf = async (gauge: Metrics['inFlight'] | Metrics['keysInDoubt']): Promise<number> =>
+const sumOf = async (gauge: AllMetrics['inFlight'] | AllMetrics['keysInDoubt']): Promise<number> =>
   (await gauge.get()).values.reduce((sum, { value }) => sum + value, 0);

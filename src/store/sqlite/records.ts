@@ -139,7 +139,7 @@ const bad = (name: string) => new UnreadableRecord(`the value in column ${name} 
 export const SELECT_IDENTITY = 'SELECT mark, marks, protect_until, observe_until FROM store';
 
 /** The identity in a row of {@link SELECT_IDENTITY}, if a gateway has written one. */
-export function identityOf(row: unknown, mode: Mode, runningMs: number): IdentityInUse | undefined {
+export function storedIdentity(row: unknown, mode: Mode, runningMs: number): IdentityInUse | undefined {
   const [id, count, protectUntil, observeUntil] = row as [string | null, number, number, number];
   if (id === null) return undefined;
   return { id, count, otherMode: (mode === 'protect' ? observeUntil : protectUntil) > runningMs };
