@@ -136,7 +136,7 @@ class Handlers {
         if (refusal !== undefined) return refuse(refusal);
         let stranger: Problem | undefined;
         try {
-          stranger = this.#identify(req);
+          stranger = this.#identify(req, res);
         } catch (error) {
           return next(error);
         }
@@ -163,7 +163,7 @@ class Handlers {
   }
 
   /** @returns the refusal of a request with a key whose merchant the application does not know */
-  #identify(req: Request): Problem | undefined {
+  #identify(req: Request, res: ServerResponse): Problem | undefined {
     const { operation: name, key, inDoubt, waitMs, release, unknown } = this.#policy;
     const context = contextOf(req);
     const { merchant = (of: HandlerRequest) => of.merchant?.code } = this.#options;
@@ -177,7 +177,7 @@ class Handlers {
     };
     const hasKey = isProtected && keyFields(req, this.#policy.headers).length > 0;
     const code = hasKey ? merchant(req as HandlerRequest) : undefined;
-    if (hasKey && code === undefined) return unauthenticated();
+    if (hasKey && code === undefined) return unauthenticated(res);
     if (hasKey && (typeof code !== 'string' || !MERCHANT.test(code)))
       throw new TypeError(
         'idempotency: merchant: must return 1 to 255 printable ASCII characters for every request with a key, or undefined',
@@ -325,10 +325,10 @@ function keyFields({ headers, rawHeaders }: IncomingMessage, names: readonly str
   });
 }
 
-/** The refusal of a request whose merchant the application does not know. A 401 must have a challenge (RFC 9110). */
-const unauthenticated = (): Problem =>
+/** The refusal of a request whose merchant the application does not know. A 401 must have a challenge (RFC 9110): its own, if it has set one. */
+const unauthenticated = (res: ServerResponse): Problem =>
   problem('missing_credentials', 'The application has authenticated no merchant. Nothing was executed.', {
-    headers: { 'WWW-Authenticate': 'Bearer' },
+    headers: { 'WWW-Authenticate': String(res.getHeader('WWW-Authenticate') ?? 'Bearer') },
   });
 
 /** The answer when the handler is late. Its key is still being executed, so retries get 409 `request_in_flight` until it ends. */
