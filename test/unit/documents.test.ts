@@ -116,6 +116,14 @@ describe('documents', () => {
     }
   });
 
+  it('show no callback of listen(): Express 5 calls it also when the port is in use', () => {
+    const shown = [...DOCUMENTS, 'scripts/package/README.md'].flatMap((path) =>
+      [...read(path).matchAll(/^ *(?:const \w+ = )?app\.listen\(.*$/gm)].map(([line]) => line),
+    );
+    expect(shown.length).toBeGreaterThanOrEqual(6);
+    expect(shown.filter((line) => /listen\([^)]*(?:=>|function)/.test(line))).toEqual([]);
+  });
+
   it('name files and commands that there are', () => {
     expect(DOCUMENTS).toContain('docs/merchants.md');
     const { scripts } = JSON.parse(read('package.json'));
