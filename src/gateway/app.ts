@@ -20,8 +20,8 @@ import {
 import { OperationsHistory } from '../requests/history.ts';
 import { identify, type Operations } from '../requests/operations.ts';
 import { PublicPaths } from '../requests/public-paths.ts';
-import type { Access } from '../telemetry/access.ts';
 import type { Emit } from '../telemetry/emit.ts';
+import type { RequestLog } from '../telemetry/request-log.ts';
 import { admit, checkHead, type Lifecycle } from './admission.ts';
 import { Forwarder, type ForwarderOptions } from './forwarder.ts';
 import type { Application } from './http-server.ts';
@@ -31,7 +31,7 @@ import type { RateLimiter } from './rate-limiter.ts';
 
 /** What all versions of the application share. */
 export interface AppParts extends Omit<ForwarderOptions, 'limits'> {
-  access: Access;
+  requestLog: RequestLog;
   lifecycle: Lifecycle;
   authenticator: Authenticator;
   engine: Engine;
@@ -92,7 +92,7 @@ export class AppVersions {
   ): Application {
     const { operations: declared } = config;
     const limits = { ...config.limits, budget: this.#bodyBudget };
-    const { access, lifecycle, authenticator, emit, metrics } = this.#parts;
+    const { requestLog, lifecycle, authenticator, emit, metrics } = this.#parts;
     const { perMerchant } = limits;
     if (perMerchant && rateLimiter)
       this.#merchantLimits ??= new MerchantLimits(perMerchant, rateLimiter, metrics);
@@ -104,7 +104,7 @@ export class AppVersions {
     return createApp(
       [
         // Begins the request id, the clock and the log line. Refuses the request if too many are in flight.
-        admit(access, limits.inFlight, lifecycle),
+        admit(requestLog, limits.inFlight, lifecycle),
         // Refuses malformed heads and ambiguous targets.
         checkHead,
         // Sends a request on a public path straight to the backend.

@@ -115,7 +115,7 @@ export class RunningGateway {
    */
   async shutdown(): Promise<void> {
     const { delayMs, graceMs } = this.#config.shutdown;
-    const { lifecycle, access, engine, upgrades } = this.#parts;
+    const { lifecycle, requestLog, engine, upgrades } = this.#parts;
     const { clock } = this.#tools;
     const disconnected = new Promise<void>((resolve) => this.server.once('close', resolve));
     lifecycle.drain();
@@ -129,7 +129,7 @@ export class RunningGateway {
     upgrades.end();
     const endMs = clock.monotonicMs() + graceMs;
     const grace = new Promise<void>((resolve) => setTimeout(resolve, graceMs).unref());
-    await Promise.race([access.open.idle(), grace]);
+    await Promise.race([requestLog.open.idle(), grace]);
     await engine.drain(Math.max(0, endMs - clock.monotonicMs()));
     await Promise.race([disconnected, silence]);
     await this.shutdownNow();

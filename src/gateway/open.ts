@@ -23,10 +23,10 @@ import { ClientTls } from '../lib/certificate.ts';
 import type { Clock } from '../lib/clock.ts';
 import { findClient, trustOf } from '../requests/client-address.ts';
 import { hopOf } from '../requests/hops.ts';
-import { Access } from '../telemetry/access.ts';
 import { type Emit, Events } from '../telemetry/emit.ts';
 import type { Logger } from '../telemetry/logger.ts';
 import { AllMetrics } from '../telemetry/metrics.ts';
+import { RequestLog } from '../telemetry/request-log.ts';
 import type { Tracing } from '../telemetry/tracing.ts';
 import { Lifecycle } from './admission.ts';
 import { AppVersions } from './app.ts';
@@ -149,10 +149,10 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
 
   // The path of a request, and the server that requests arrive at.
   const trust = trustOf(listen.trustedProxies);
-  const clientOf: ConstructorParameters<typeof Access>[0]['clientOf'] = (req) => findClient(req, trust);
-  const access = new Access({ clock, logger, metrics, tracing, clientOf });
+  const clientOf: ConstructorParameters<typeof RequestLog>[0]['clientOf'] = (req) => findClient(req, trust);
+  const requestLog = new RequestLog({ clock, logger, metrics, tracing, clientOf });
   const appParts = {
-    ...{ access, lifecycle, authenticator, engine, observation, emit, metrics },
+    ...{ requestLog, lifecycle, authenticator, engine, observation, emit, metrics },
     hop: () => hopOf(layer, storeId()),
     ...{ slots, executor, passthrough, upgrades, headersOf },
   };
@@ -213,7 +213,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   return {
     ...{ metrics, emit, certificates, keys, store, watch, upstreamTls },
     ...{ engine, lookups, doubtGauges, observation, desk },
-    ...{ lifecycle, access, upgrades, app, server, endKeepAlive, reload },
+    ...{ lifecycle, requestLog, upgrades, app, server, endKeepAlive, reload },
   };
 }
 

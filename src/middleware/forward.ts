@@ -23,7 +23,7 @@ import {
 } from '../lib/problem.ts';
 import { findClientInExpress } from '../requests/client-address.ts';
 import { HOPS } from '../requests/fields.ts';
-import { newRequestId } from '../telemetry/access.ts';
+import { newRequestId } from '../telemetry/request-log.ts';
 import { executionOf, type HandlerRequest } from './handler-request.ts';
 import { bodyOf, type ParsedRequest } from './parsed-body.ts';
 import { writeResponse } from './respond.ts';

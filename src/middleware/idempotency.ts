@@ -15,10 +15,10 @@ import { findClientInExpress } from '../requests/client-address.ts';
 import { valuesOf } from '../requests/fields.ts';
 import { hopOf } from '../requests/hops.ts';
 import { isSafe } from '../requests/target.ts';
-import { Access } from '../telemetry/access.ts';
 import { type Emit, Events } from '../telemetry/emit.ts';
 import { createLogger } from '../telemetry/logger.ts';
 import type { AllMetrics } from '../telemetry/metrics.ts';
+import { RequestLog } from '../telemetry/request-log.ts';
 import {
   checkLifetimes,
   handlerLookups,
@@ -65,7 +65,7 @@ class Handlers {
   readonly #policy: Policy;
   readonly #hop: () => string | undefined;
   readonly #metrics: AllMetrics;
-  readonly #access: Access;
+  readonly #requestLog: RequestLog;
   readonly #lifecycle = new Lifecycle();
   readonly #engine: Engine;
   readonly #lookups: Lookups;
@@ -86,7 +86,7 @@ class Handlers {
     checkLifetimes(policy, store);
     this.#metrics = openedMetrics(options.metrics, policy, store.lifetimes);
     const { logger = createLogger('warn') } = options;
-    this.#access = new Access({
+    this.#requestLog = new RequestLog({
       clock: systemClock,
       logger,
       metrics: this.#metrics,
@@ -110,7 +110,7 @@ class Handlers {
 
   middleware(): IdempotencyMiddleware {
     const { limits, headers, layer } = this.#policy;
-    const admitted = admit(this.#access, limits.inFlight, this.#lifecycle);
+    const admitted = admit(this.#requestLog, limits.inFlight, this.#lifecycle);
     const protectedBy = protect({
       engine: this.#engine,
       layer,

@@ -22,12 +22,12 @@ import {
   sleepFor,
   withFaultyContent,
 } from './reply.ts';
-import { keyOf, type RequestLog, requestPath, requestQuery } from './request.ts';
+import { keyOf, requestPath, requestQuery, type SandboxRequests } from './request.ts';
 import type { SandboxLedger } from './sandbox-ledger.ts';
 
 export interface Backend {
   readonly ledger: SandboxLedger;
-  readonly requests: RequestLog;
+  readonly requests: SandboxRequests;
   /** The faults of requests with an idempotency key that name none themselves. */
   readonly usualFaults: Faults;
   /** The bearer token of lookups. Without one, lookups are off. */

@@ -4,7 +4,7 @@ import type { AddressInfo, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { type Backend, Delays, handle } from './backend.ts';
 import { NO_FAULTS, parseFaults } from './faults.ts';
-import { RequestLog } from './request.ts';
+import { SandboxRequests } from './request.ts';
 import { SandboxLedger } from './sandbox-ledger.ts';
 
 export interface SandboxOptions {
@@ -28,7 +28,7 @@ export interface Sandbox {
   readonly port: number;
   /** Not usable after close(). */
   readonly ledger: SandboxLedger;
-  readonly requests: RequestLog;
+  readonly requests: SandboxRequests;
   /** From now on the fault `delay` does not hold back requests with this idempotency key. Those that wait are executed at once. */
   endDelays(key: string): void;
   /** Ends all connections, even those with a running request, and closes the ledger. */
@@ -49,7 +49,7 @@ export async function createSandbox(options: SandboxOptions = {}): Promise<Sandb
   const ledger = new SandboxLedger(databasePath);
   const backend: Backend = {
     ledger,
-    requests: new RequestLog(),
+    requests: new SandboxRequests(),
     usualFaults,
     lookupToken: options.lookupToken,
     delays: new Delays(),

@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http';
 import { describeFaults } from './faults.ts';
 import { errorReply, jsonReply, type SandboxReply } from './reply.ts';
-import { numberFrom, type RequestLog, requestPath, requestQuery } from './request.ts';
+import { numberFrom, requestPath, requestQuery, type SandboxRequests } from './request.ts';
 import type { SandboxLedger } from './sandbox-ledger.ts';
 
 export const INSPECTION_PREFIX = '/_sandbox/';
@@ -12,7 +12,11 @@ export const DELIVERIES_PATH = `${INSPECTION_PREFIX}deliveries`;
 export const markerOf = ({ headers }: IncomingMessage): string => String(headers['x-oncegate-delivery']);
 
 /** The endpoints under /_sandbox/. They only read, and need no secret key, because the sandbox is a test tool. */
-export function inspect(request: IncomingMessage, ledger: SandboxLedger, requests: RequestLog): SandboxReply {
+export function inspect(
+  request: IncomingMessage,
+  ledger: SandboxLedger,
+  requests: SandboxRequests,
+): SandboxReply {
   switch (`${request.method} ${requestPath(request)}`) {
     case `GET ${INSPECTION_PREFIX}ledger`:
       return showLedger(ledger, requestQuery(request));

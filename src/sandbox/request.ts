@@ -67,7 +67,7 @@ const MAX_COUNTED = 100_000;
  * Counts the requests that were received, executed or not. A count of zero proves that the gateway sent nothing. A
  * request is counted when its headers have arrived; requests to `/_sandbox/` are not counted.
  */
-export class RequestLog {
+export class SandboxRequests {
   #total = 0;
   readonly #byPath = new Map<string, number>();
   readonly #byKey = new Map<string, number>();

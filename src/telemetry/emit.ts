@@ -29,7 +29,7 @@ type Labels = Record<string, string>;
 type AnyMetric = Counter<string> | Gauge | Histogram<string>;
 type Act = (told: Record<string, unknown>, value?: number) => void;
 
-/** Turns events into lines of the log, and into metrics if there are any. (access.ts writes the line of each request.) */
+/** Turns events into lines of the log, and into metrics if there are any. (request-log.ts writes the line of each request.) */
 export class Events {
   readonly #acts: Record<string, Act> = {};
 
