@@ -102,7 +102,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   let watch: StoreWatch | undefined;
   const outages = new Outages(ledger, clock, emit);
   const refusal = () => watch?.refusal;
-  const store = measured(ledger, clock, emit, refusal, () => outages.failed());
+  const store = measured(ledger, clock, emit, refusal, (startedMs) => outages.failed(startedMs));
   closing.defer(() => store.close());
   closing.defer(() => outages.close());
   if (ledger.usage) metrics.trackUsage(() => ledger.usage);

@@ -126,7 +126,7 @@ export interface Health {
 
 /** An open store for `idempotency`. Several of them may share it. */
 export interface IdempotencyStore {
-  /** Whether the store accepts records now, which it proves by writing one. */
+  /** Whether the store accepts records now, replicas included, which it proves by writing one. */
   health(): Promise<Health>;
   /** Closes the store. Close every `idempotency` that uses it first. */
   close(): Promise<void>;
@@ -161,7 +161,7 @@ export class OpenedStore implements IdempotencyStore {
   /** The store for one `idempotency`, which counts and logs what it asks for. */
   measured(emit: Emit): Store {
     const refusal = () => this.watch?.refusal;
-    return measured(this.store, systemClock, emit, refusal, () => this.#outages.failed());
+    return measured(this.store, systemClock, emit, refusal, (startedMs) => this.#outages.failed(startedMs));
   }
 
   async health() {

@@ -152,6 +152,7 @@ export interface Register {
   repairIndex?(report: (records: number) => void): Promise<void>;
   readIdentity(mode: Mode): Promise<IdentityInUse | undefined>;
   visit(mode: Mode): Promise<IdentityInUse>;
+  /** Whether it takes a start now, replicas included: it writes a probe. Never rejects. */
   health(): Promise<StoreHealth>;
   close(): Promise<void>;
 }

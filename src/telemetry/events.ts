@@ -159,13 +159,13 @@ export const EVENTS = {
   ),
   store_refuses: error(
     'the store refuses writes',
-    'Its disk or its memory is full, or a replica or a master of a cluster is away, or it cannot write for another reason: new keys get 503, and replays are answered where a read needs no replica. One line for each outage. See OncegateStoreRefusesWrites.',
+    'Its disk or its memory is full, or a replica or a master of a cluster is away, or it cannot write for another reason: new keys get 503, and replays are answered where a read needs no replica. One line for each outage; one that did not answer before has ten seconds to take writes again. See OncegateStoreRefusesWrites.',
     { reason },
   ),
   store_works: warn(
     'the store works again',
     'It answers and takes writes, and nothing has failed for a second. One line for each outage.',
-    { lastedMs: ms('how long it did not') },
+    { lastedMs: ms('how long it did not, from when the first command was sent that failed') },
   ),
   clock_stepped: error(
     'the clock of Redis’ host was stepped: records expire early or late',

@@ -3,6 +3,7 @@ import type { Redis } from 'ioredis';
 import type { Clock } from '../../lib/clock.ts';
 import { OtherFormat, STORE_FORMAT, StoreClosed, type StoreHealth, StoreUnavailable } from '../types.ts';
 import { addressOf, mastersOf, type RedisClient, type RedisOptions, replicasOfSentinels } from './client.ts';
+import { type Commands, NotReplicated } from './commands.ts';
 
 /** Redis' wall clock minus our monotonic clock, exact to `errorMs`, at `atMs` on the monotonic clock. */
 interface Offset {
@@ -26,8 +27,8 @@ const INSPECT_EVERY_MS = 10_000;
 const RETRY_AFTER_MS = 100;
 
 /**
- * Looks at the settings of Redis, writes probe keys, and watches the clocks of Redis' hosts, because Redis expires records by
- * them.
+ * Looks at the settings of Redis, writes probe keys as a start writes, and watches the clocks of Redis' hosts, because Redis
+ * expires records by them.
  */
 export class RedisHealth {
   /** Why starts are refused although Redis would take them. */
@@ -35,6 +36,7 @@ export class RedisHealth {
   /** What can lose a record, one line each. */
   #dangers: readonly string[] = [];
   readonly #timer: NodeJS.Timeout;
+  readonly #commands: Commands;
   readonly #client: RedisClient;
   readonly #starts: readonly string[];
   readonly #options: RedisOptions;
@@ -48,7 +50,9 @@ export class RedisHealth {
   #step: { stepMs: number; atMs: number } | undefined;
 
   /** @param starts what the names of some partitions begin with, of at least one on each master */
-  constructor(client: RedisClient, starts: readonly string[], options: RedisOptions) {
+  constructor(commands: Commands, starts: readonly string[], options: RedisOptions) {
+    const { client } = commands;
+    this.#commands = commands;
     this.#client = client;
     this.#starts = starts;
     this.#options = options;
@@ -116,8 +120,10 @@ export class RedisHealth {
     const client = this.#client;
     const { gatewayId, prefix } = this.#options;
     try {
-      const probes = this.#starts.map((start) => `${start}probe:${gatewayId}`);
-      await Promise.all(probes.map((probe) => client.set(probe, '1', 'PX', PROBE_MS)));
+      const probes = this.#starts.map((start) =>
+        this.#commands.probe(`${start}probe:${gatewayId}`, PROBE_MS),
+      );
+      const written = await Promise.all(probes);
       await this.#inspectAgain();
       // A later version may have migrated the store since it was opened.
       await requireFormat(client, prefix);
@@ -125,6 +131,7 @@ export class RedisHealth {
       // As create.lua reads it.
       const mark = await client.get(`${this.#starts[0]}closed`);
       if (mark !== null && !mark.startsWith('n')) throw new StoreClosed();
+      for (const { replicated } of written) if (!(await replicated)) throw new NotReplicated(true);
       const { refusal } = this;
       return { ok: refusal === undefined, detail: refusal ?? 'redis', warnings: this.#warnings() };
     } catch (error) {
@@ -134,12 +141,14 @@ export class RedisHealth {
     }
   }
 
-  /** Translates the messages of ioredis about its own state and options, which tell an operator nothing. */
+  /** Says what an error means, without `redis: `. The messages of ioredis about its own state and options tell an operator nothing. */
   inWords({ message }: Error): string {
     const { status } = this.#client;
     if (status === 'connect') return 'connected, but not ready: it may still be loading its file';
     if (status !== 'ready') return ['not connected', this.#lastError ?? []].flat().join(': ');
-    return message === 'Command timed out' ? `no answer within ${this.#options.timeoutMs} ms` : message;
+    return message === 'Command timed out'
+      ? `no answer within ${this.#options.timeoutMs} ms`
+      : message.replace(/^redis: /, '');
   }
 
   async #compareClocks(node: Redis): Promise<void> {
