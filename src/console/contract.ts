@@ -6,7 +6,7 @@
  *
  * | request | answer |
  * |---|---|
- * | `GET /` | 302 to `/console/`; a short page of links when the console is off |
+ * | `GET /` | 302 to `/console/`; a list of the paths when the console is off |
  * | `GET /console` | 302 to `/console/` |
  * | `GET /console/` | `index.html` of the bundle. Without a bundle, 503 and a plain page that says how to build it |
  * | `GET /console/assets/NAME` | a file of the bundle |

@@ -17,8 +17,7 @@ import {
   takeBody,
   takeWholeBody,
 } from '../requests/body.ts';
-import { OperationsHistory } from '../requests/history.ts';
-import { identify, type Operations } from '../requests/operations.ts';
+import { identify, type Operations, OperationsHistory } from '../requests/operations.ts';
 import { PublicPaths } from '../requests/public-paths.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { RequestLog } from '../telemetry/request-log.ts';

@@ -1,7 +1,5 @@
 import * as z from 'zod';
 import { DEFAULT_LAYERS, LAYER, LAYER_RULE } from '../ledger/record-id.ts';
-import { isSafe } from '../requests/target.ts';
-import type { InDoubtPolicy } from './call.ts';
 
 const ms = (min: number, max: number) => z.number().int().min(min).max(max);
 export const layerName = z.string().regex(LAYER, LAYER_RULE);
@@ -179,42 +177,3 @@ export const operationIdempotencyOptions = operationIdempotencyObject
       context.addIssue({ code: 'custom', path: ['lookup'], message: 'only goes with inDoubt: lookup' });
   })
   .transform(withUnknown);
-
-interface Policies {
-  operations: readonly {
-    name: string;
-    match: { methods: readonly string[] };
-    idempotency: { inDoubt: InDoubtPolicy; key: 'none' | 'optional' | 'required' };
-  }[];
-  idempotency: { mode: 'protect' | 'observe'; undeclared: 'protect' | 'pass' | 'refuse' };
-  upstream: { endOfConnection: 'untrusted' | 'trusted' };
-}
-
-/** Warnings about dangerous policies, one line each. */
-export function policyWarnings({ operations, idempotency, upstream }: Policies): string[] {
-  const { mode, undeclared } = idempotency;
-  const warnings: string[] = [];
-  if (upstream.endOfConnection === 'trusted')
-    warnings.push(
-      'upstream.endOfConnection is trusted: a response without a length that was cut is stored as the result',
-    );
-  if (mode === 'observe')
-    warnings.push(
-      'idempotency.mode is observe: nothing is protected; every request is sent to the backend, and a duplicate pays twice',
-    );
-  for (const { name, match, idempotency } of operations) {
-    if (idempotency.inDoubt === 'retry')
-      warnings.push(
-        `${name} has inDoubt: retry: a request that may have been executed is sent again; it pays twice, unless the backend itself executes each key once`,
-      );
-    if (idempotency.key === 'none' && !match.methods.every(isSafe))
-      warnings.push(
-        `${name} has key: none: a key does not protect its requests, and a retry is executed again`,
-      );
-  }
-  if (undeclared === 'pass')
-    warnings.push(
-      'idempotency.undeclared is pass: a key does not protect requests that no operation declares',
-    );
-  return warnings;
-}

@@ -228,8 +228,8 @@ export class Ledger extends LedgerReader {
   }
 
   /**
-   * Raises the count of the store's identity, and makes the identity if there is none. Notes for {@link VISIT_LASTS_MS} that a gateway in this mode uses it.
-   * Durable.
+   * Raises the count of the store's identity, which it makes if there is none. Notes for {@link VISIT_LASTS_MS} that a gateway in this
+   * mode uses the store. Durable.
    */
   visit(mode: Mode): Promise<IdentityInUse> {
     return this.register.visit(mode);
