@@ -87,7 +87,7 @@ describe('documents', () => {
         .flatMap(({ expr }) =>
           [...expr.matchAll(/outcome=~?"([^"]+)"/g)].flatMap(([, one = '']) => one.split('|')),
         );
-    const total = 'job_instance_operation:oncegate_objective';
+    const total = 'job_instance_store_operation:oncegate_objective';
     for (const objective of ['availability', 'results'] as const) {
       expect(counted(`${total}_failures`, objective).sort()).toEqual(documented(objective, 'failed').sort());
       const all = documented(objective, 'served', 'failed').sort();
