@@ -183,6 +183,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
    */
   const reload = async (changed: Config): Promise<boolean> => {
     const changedTimeoutMs = changed.limits.perMerchant?.timeoutMs;
+    const changedLookups = lookupsOf(changed, asking, lookups.byOperation);
     const earlier = rateLimiter;
     const limiter =
       changedTimeoutMs === limitTimeoutMs
@@ -199,7 +200,6 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
       if (limiter !== earlier) limiter?.close();
       throw error;
     }
-    const changedLookups = lookupsOf(changed, asking, lookups.byOperation);
     // From here on nothing waits and nothing throws, so that no request meets half of the new configuration.
     showConfig(metrics, changed);
     logger.level = changed.log.level;
