@@ -168,7 +168,7 @@ export const EVENTS = {
     { lastedMs: ms('how long it did not, from when the first command was sent that failed') },
   ),
   clock_stepped: error(
-    'the clock of Redis’ host was stepped: records expire early or late',
+    'the clock of the store’s host was stepped: records expire early or late',
     'Slew that clock, never step it.',
     { stepMs: field<number>('number')('by how much; positive: forwards') },
     'clockSteps',
