@@ -73,6 +73,22 @@ export const withUnknown = <T extends { release: number[]; unknown?: number[] | 
   unknown: policy.unknown ?? UNKNOWN.filter((status) => !policy.release.includes(status)),
 });
 
+/** When a key in doubt is looked up, and when it may be released. An embedded `idempotency` has these options too. */
+export const lookupTimes = {
+  /**
+   * How long a key must have been in doubt before the gateway believes "no such transaction" and frees the key. Until then
+   * the request may still be on its way: in a queue of the backend, in a network that is partitioned, in a gateway that
+   * was paused. If it arrives after this time, the backend executes twice, so choose the longest delay that you can
+   * imagine. The process that sends the lookups counts from when it first saw the key in doubt. Not less than
+   * `lock.leaseMs` and `upstream.responseTimeoutMs`.
+   */
+  releaseAfterMs: ms(1, 2_592_000_000).default(60_000),
+  /** The pause before the first lookup, counted from when the key is in doubt. */
+  firstAfterMs: ms(1, 3_600_000).default(1000),
+  /** The pause between two lookups doubles up to this. Lookups end when the record expires. */
+  maxPauseMs: ms(1, 86_400_000).default(60_000),
+};
+
 /**
  * `operations[].idempotency.lookup`: a GET that asks the backend what became of a transaction. It is sent to `upstream.url`
  * with X-Merchant-Code, never with the merchant's secret key.
@@ -114,20 +130,9 @@ const lookupOptions = z
     released: statuses.default([]),
     /** Status of the response that retries get after a lookup has completed the key. */
     completedStatus: z.number().int().min(200).max(599).default(200),
-    /**
-     * How long a key must have been in doubt before the gateway believes "no such transaction" and frees the key. Until then
-     * the request may still be on its way: in a queue of the backend, in a network that is partitioned, in a gateway that
-     * was paused. If it arrives after this time, the backend executes twice, so choose the longest delay that you can
-     * imagine. The process that sends the lookups counts from when it first saw the key in doubt. Not less than
-     * `lock.leaseMs` and `upstream.responseTimeoutMs`.
-     */
-    releaseAfterMs: ms(1, 2_592_000_000).default(60_000),
+    ...lookupTimes,
     /** Time limit for the complete answer to one lookup. */
     timeoutMs: ms(1, 600_000).default(5000),
-    /** The pause before the first lookup, counted from when the key is in doubt. */
-    firstAfterMs: ms(1, 3_600_000).default(1000),
-    /** The pause between two lookups doubles up to this. Lookups end when the record expires. */
-    maxPauseMs: ms(1, 86_400_000).default(60_000),
   })
   .superRefine(({ completed, released, firstAfterMs, maxPauseMs }, context) => {
     const both = completed.find((status) => released.includes(status));

@@ -7,6 +7,7 @@ import type { Lookup } from '../doubts/lookups.ts';
 import {
   idempotencyOptions,
   layerName,
+  lookupTimes,
   operationIdempotencyObject,
   refineStatuses,
   withUnknown,
@@ -177,12 +178,6 @@ export const handlerOptions = z
   .superRefine(refineStatuses)
   .transform(withUnknown);
 
-export const lookupOptions = z.strictObject({
-  releaseAfterMs: ms(1, 2_592_000_000).default(60_000),
-  firstAfterMs: ms(1, 3_600_000).default(1000),
-  maxPauseMs: ms(1, 86_400_000).default(60_000),
-});
-
 /** The options that are plain values, checked, with their defaults. @throws {TypeError} */
 export function parsePolicy(options: IdempotencyOptions) {
   const { store: _store, merchant, lookup, body, metrics: _metrics, logger: _logger, ...values } = options;
@@ -223,7 +218,7 @@ export function handlerLookups(
 ): Map<string, Lookup> {
   if (!lookup) return new Map();
   const { ask, ...values } = lookup;
-  const times = parsed(lookupOptions, values, 'idempotency: lookup');
+  const times = parsed(z.strictObject(lookupTimes), values, 'idempotency: lookup');
   for (const [name, ms] of Object.entries({ timeoutMs, leaseMs }))
     if (times.releaseAfterMs < ms)
       throw new TypeError(`idempotency: lookup: releaseAfterMs: must not be less than ${name} (${ms})`);

@@ -51,7 +51,12 @@ const RESPONSE: StoredCompletion = {
   kind: 'response',
   response: { status: 201, headers: ['a', 'b'], body: Buffer.from('paid') },
 };
-const SEALED: StoredCompletion = { kind: 'sealed', status: 202, keyId: 'k1', bytes: Buffer.from('sealed') };
+const ENCRYPTED: StoredCompletion = {
+  kind: 'encrypted',
+  status: 202,
+  keyId: 'k1',
+  bytes: Buffer.from('encrypted'),
+};
 const TOMBSTONE: StoredCompletion = { kind: 'tombstone', status: 203 };
 
 /** What a register holds. */
@@ -96,7 +101,7 @@ const open: [name: string, change: Partial<KeyRecord>][] = [
 const completed: [name: string, change: Partial<KeyRecord>][] = [
   ['completed', { completion: RESPONSE }],
   ['completed from in doubt', { completion: RESPONSE, wasInDoubt: true, cause: 'timeout' }],
-  ['completed, encrypted', { completion: SEALED }],
+  ['completed, encrypted', { completion: ENCRYPTED }],
   ['completed without its response', { completion: TOMBSTONE }],
 ];
 
@@ -201,7 +206,7 @@ export const HAPPENINGS: Happening[] = [
   ),
   complete('complete', RESPONSE, false),
   complete('complete, its merchant was told', RESPONSE, true),
-  complete('complete, encrypted', SEALED, false),
+  complete('complete, encrypted', ENCRYPTED, false),
   complete('complete without the response', TOMBSTONE, false),
   event('release', 'release', (held, { token }) => rules.release(held, token, STAMP)),
   event('leaveInDoubt', 'leave in doubt', (held, { token }) => rules.leaveInDoubt(held, token, CAUSE, STAMP)),
@@ -210,7 +215,7 @@ export const HAPPENINGS: Happening[] = [
   resolve('resolve as released', ada),
   resolve('resolve as released by a lookup', { ...ada, source: 'lookup' }),
   resolve('resolve as completed', ada, RESPONSE),
-  resolve('resolve as completed, encrypted', { ...ada, source: 'command_line' }, SEALED),
+  resolve('resolve as completed, encrypted', { ...ada, source: 'command_line' }, ENCRYPTED),
   resolve('resolve as completed without the response', ada, TOMBSTONE),
 ];
 
