@@ -27,7 +27,7 @@ export const RELOADED = [
 
 /**
  * Merges a new version of the file into the configuration in force: takes the {@link RELOADED} sections from the file, and keeps
- * everything else. Options that contradict each other then are mistakes, even though the file alone is valid.
+ * everything else. Options that contradict each other after that are mistakes, even if the file alone is valid.
  *
  * @param versions the configurations in force since the start that identify requests differently. The last one is in force
  */

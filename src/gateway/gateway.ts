@@ -56,8 +56,8 @@ export class RunningGateway {
   }
 
   /**
-   * Opens the admin port, and then listens on `listen.host` and `listen.port`. It is the last step of a start: one that fails cuts the
-   * connections that it has accepted.
+   * Opens the admin port, and then listens on `listen.host` and `listen.port`. Call it last: a start that fails after it cuts the
+   * connections that were accepted.
    *
    * @param inherited a listening socket that this process has inherited, in place of `listen.host` and `listen.port`
    * @returns the ports

@@ -45,8 +45,8 @@ export interface GatewayOptions {
 /** The gateway that {@link createGateway} resolves to. */
 export interface Gateway {
   /**
-   * The whole gateway as an Express application, to mount in a larger one. The larger one's server then has to do what
-   * `listen` does otherwise; see docs/embedding.md.
+   * The whole gateway as an Express application, to mount in a larger one. Then the server of the larger one has to do what
+   * `listen` would do; see docs/embedding.md.
    */
   readonly app: (req: IncomingMessage, res: ServerResponse, next?: (error?: unknown) => void) => void;
   /**

@@ -5,8 +5,8 @@
 export type LabelValues = readonly string[] | ConfiguredSet | 'of this process';
 
 /**
- * `operations`: the names in the configuration, `other` and `undeclared`. `operations, none`: and `none`, for requests that are
- * refused before they are identified. `merchants`: the codes of `metrics.merchants`, and `other` for all others.
+ * `operations`: the names in the configuration, `other` and `undeclared`. `operations, none`: those, and `none` for requests
+ * that are refused before they are identified. `merchants`: the codes of `metrics.merchants`, and `other` for all others.
  */
 export type ConfiguredSet = 'operations' | 'operations, none' | 'merchants';
 

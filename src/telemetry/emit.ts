@@ -63,7 +63,7 @@ function both(first: Act, second: Act): Act {
   };
 }
 
-/** Takes what was told for the labels. Some of these metrics are for each command to the store, so nothing is copied. */
+/** Uses what was told as the labels. Some of these metrics count each command to the store, so nothing is copied. */
 function counting(metric: AnyMetric): Act {
   if (metric instanceof Histogram) return (labels, seconds = 0) => metric.observe(labels as Labels, seconds);
   return (labels, count) => metric.inc(labels as Labels, count);
