@@ -22,6 +22,7 @@ import {
   sendProblem,
 } from '../lib/problem.ts';
 import { findClientInExpress } from '../requests/client-address.ts';
+import { wholeNumber } from '../requests/common-options.ts';
 import { HOPS } from '../requests/fields.ts';
 import { newRequestId } from '../telemetry/request-log.ts';
 import { executionOf, type HandlerRequest } from './handler-request.ts';
@@ -82,7 +83,7 @@ export const forwardOptions = z
     ...{ connectTimeoutMs, maxConnections, maxQueued, queueTimeoutMs },
     ...{ maxStreams, keepAliveMs, endOfConnection },
     ...{ bodyBytes, bodyTimeoutMs, maxStoredBytes },
-    responseTimeoutMs: z.number().int().min(1).max(3_600_000).default(25_000),
+    responseTimeoutMs: wholeNumber(1, 3_600_000).default(25_000),
     authorization: authOptions.shape.forward,
     replaceWith: authOptions.shape.replaceWith,
   })

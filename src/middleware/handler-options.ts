@@ -15,6 +15,7 @@ import {
 import { DEFAULT_LAYERS } from '../ledger/record-id.ts';
 import { systemClock, within } from '../lib/clock.ts';
 import type { LookupAnswer } from '../lib/exchange.ts';
+import { wholeNumber } from '../requests/common-options.ts';
 import type { Logger } from '../telemetry/logger.ts';
 import type { HandlerRequest, Idempotency } from './handler-request.ts';
 import type { Metrics } from './shared-metrics.ts';
@@ -148,7 +149,6 @@ export interface IdempotencyMiddleware {
   close(ms?: number): Promise<void>;
 }
 
-const ms = (min: number, max: number) => z.number().int().min(min).max(max);
 const { key, inDoubt, waitMs, release, unknown } = operationIdempotencyObject.shape;
 const { headers, maxStoredBytes, completeRetryMs, maxWaiters } = idempotencyOptions.shape;
 const { maxQueued, queueTimeoutMs, responseTimeoutMs } = upstreamOptions.shape;
@@ -165,11 +165,11 @@ export const handlerOptions = z
     ...{ key, inDoubt, waitMs, release, unknown },
     ...{ headers, maxStoredBytes, completeRetryMs, maxWaiters },
     timeoutMs: responseTimeoutMs,
-    abandonAfterMs: ms(1, 86_400_000).default(3_600_000),
+    abandonAfterMs: wholeNumber(1, 86_400_000).default(3_600_000),
     limits: z
       .strictObject({
         ...{ bodyBytes, bodyTimeoutMs, inFlight },
-        executing: z.number().int().min(1).max(100_000).default(1000),
+        executing: wholeNumber(1, 100_000).default(1000),
         queued: maxQueued,
         queueTimeoutMs,
       })
