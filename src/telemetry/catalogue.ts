@@ -242,9 +242,11 @@ export const CATALOGUE = {
     'When the first merchant has no valid secret key left, in seconds since 1970',
     { combine: 'min', exists: 'if the secret keys of a merchant all end' },
   ),
-  keyReloads: counter('oncegate_key_reloads_total', 'Reloads of the secret keys', {
-    labels: { result: ['ok', 'refused'] },
-  }),
+  keyReloads: counter(
+    'oncegate_key_reloads_total',
+    'Reloads of the secret keys: ok, refused; merchants_removed, which are ok too: merchants have no key any more',
+    { labels: { result: ['ok', 'refused', 'merchants_removed'] } },
+  ),
   keyProbes: counter(
     'oncegate_key_probes_total',
     'Probes of secret keys at the backend, with auth.keys.source: upstream',

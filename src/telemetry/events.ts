@@ -216,8 +216,10 @@ export const EVENTS = {
   ),
   merchants_removed: warn(
     'merchants have no secret key any more',
-    'A changed key file lacks all keys of these merchants: they get 401 for every request, retries included. If that is not wanted, bring the lines back, or see OncegateKeyExpired.',
+    'A changed key file lacks all keys of these merchants that were in force: they get 401 for every request, retries included. See OncegateMerchantsRemoved.',
     { removed: int('how many'), merchants: texts('their codes, at most 20') },
+    'keyReloads',
+    { result: 'merchants_removed' },
   ),
   keys_refused: error(
     'the secret keys cannot be reloaded; the old ones stay in force',

@@ -32,6 +32,11 @@ const TOLD: [name: string, labels: Record<string, string>, tell: (emit: Emit) =>
     { reason: 'damaged' },
     (emit) => emit('unreadable', { ...call, reason: 'damaged', why: 'it is' }),
   ],
+  [
+    'key_reloads',
+    { result: 'merchants_removed' },
+    (emit) => emit('merchants_removed', { removed: 1, merchants: ['M-1'] }),
+  ],
   ['complete_unreplicated', {}, (emit) => emit('unreplicated', {})],
   ['store_clock_steps', {}, (emit) => emit('clock_stepped', { stepMs: 5000 })],
 ];

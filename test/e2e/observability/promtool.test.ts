@@ -187,6 +187,7 @@ const EVENTS: [alert: string, counter: string, from: number, to: number][] = [
   ['UnreadableRecords{reason="damaged",store="s"}', 'unreadable_records_total{reason="damaged"}', 0, 15],
   ['ConfigRefused{instance="a"}', 'config_reloads_total{result="refused"}', 0, 30],
   ['KeyFileRefused{instance="a"}', 'key_reloads_total{result="refused"}', 0, 30],
+  ['MerchantsRemoved{instance="a"}', 'key_reloads_total{result="merchants_removed"}', 0, 60],
   [
     'CertificateRefused{instance="a",certificate="listen"}',
     'certificate_reloads_total{certificate="listen",result="refused"}',
@@ -366,6 +367,9 @@ const BURNING = burning('Availability', 'oncegate', 'Fast', 'Slowly');
 const NO_RESULTS = 'OncegateResultsBurnFast{objective="results",store="s"}';
 const responses = (kind: string, operation = 'withdraw') =>
   `oncegate_upstream_responses_total{operation="${operation}",class="${kind}"}`;
+const KEYS_REFUSED = ['OncegateKeysRefused{store="s"}', 'OncegateKeysRefused{job="half",store="s"}'];
+const refused = (outcome: string, labels = '') =>
+  `oncegate_requests_total{${labels}operation="none",outcome="${outcome}"}`;
 const OF_OTHER_STORE = [
   'OncegateOutcomesUnknown{operation="withdraw",class="unknown",store="t"}',
   'OncegateResultsBurnFast{objective="results",store="t"}',
@@ -524,6 +528,28 @@ const CASES: Record<string, Case> = {
       },
     ],
   },
+
+  'after 66 minutes, secret keys are refused for 66: all of them, half of them, and beside a flood none that passed before':
+    {
+      series: {
+        ...UP,
+        [requests('outcome="executed"')]: '0+20x264 5280x264 5300+20x40',
+        [refused('invalid_key')]: '0x264 20+20x263 5280x40',
+        [requests('job="half",outcome="forwarded"')]: '0+10x568',
+        [requests('job="half",instance="b",outcome="replayed"')]: '0+10x264 2640x304',
+        [refused('insufficient_scope', 'job="half",instance="b",')]: '0x264 10+10x303',
+        // These page nobody: a flood, one that was there before the evening came, and a scanner that finds nearly no traffic.
+        [requests('job="flood",outcome="executed"')]: '0+20x568',
+        [refused('invalid_key', 'job="flood",')]: '0x264 1000+1000x303',
+        [requests('job="evening",outcome="executed"')]: '0+20x264 5286+6x303',
+        [refused('invalid_key', 'job="evening",')]: '0+30x568',
+        [requests('job="idle",outcome="executed"')]: '0+0.25x264 66x304',
+        [refused('missing_credentials', 'job="idle",')]: '0x264 1+1x303',
+      },
+      firing: {
+        ...{ 67: [], 70.5: KEYS_REFUSED, 131: KEYS_REFUSED, 139: KEYS_REFUSED.slice(1) },
+      },
+    },
 
   'one of two gateways observes for more than an hour': {
     series: { ...UP, oncegate_observing: '1x260 0x80', 'oncegate_observing{instance="b"}': '0x340' },
