@@ -28,7 +28,9 @@ it('docker run gets the file, the volume, the ports and the secrets of the image
   expect(valuesOf('publish')).toEqual(ports.map((port) => `127.0.0.1:${port}:${port}`));
   expect(DOCKERFILE).toContain(`\nEXPOSE ${ports.join(' ')}\n`);
   expect(valuesOf('env-file')).toEqual([file]);
-  expect(sh).toContain(`docker exec --env ONCEGATE_SECRET_KEY oncegate node dist/main.js check --config ${config}\n`);
+  expect(sh).toContain(
+    `docker exec --env ONCEGATE_SECRET_KEY oncegate node dist/main.js check --config ${config}\n`,
+  );
 });
 
 it('the image has its tag in every command that builds or runs it', () => {
