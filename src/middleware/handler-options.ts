@@ -91,8 +91,7 @@ export interface IdempotencyOptions {
   key?: 'none' | 'optional' | 'required';
   /**
    * Headers that carry the key, in lower case. The first that is present decides. Default `x-service-idempotency` and
-   * `idempotency-key`. Another middleware may set
-   * or remove the key in `req.headers` first.
+   * `idempotency-key`. Another middleware may set or remove the key in `req.headers` first.
    */
   headers?: string[];
   /** How long a duplicate waits for the result of the first request. Default 10 s. */

@@ -185,9 +185,7 @@ export class OpenedStore implements IdempotencyStore {
  * @throws {Error} with a message for the operator if the folder cannot be used
  */
 export async function sqliteStore(options: SqliteStoreOptions = {}): Promise<IdempotencyStore> {
-  const { leaseMs, retentionMs, inDoubtRetentionMs, ...store } = options;
-  const lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
-  return await open('sqliteStore', { kind: 'sqlite', ...store }, lifetimes);
+  return await open('sqliteStore', { kind: 'sqlite', ...options });
 }
 
 /**
@@ -199,17 +197,16 @@ export async function sqliteStore(options: SqliteStoreOptions = {}): Promise<Ide
  * @throws {Error} with a message for the operator if Redis cannot be used
  */
 export async function redisStore(options: RedisStoreOptions): Promise<IdempotencyStore> {
-  const { leaseMs, retentionMs, inDoubtRetentionMs, lockNodes, ...store } = options;
-  const lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
-  return await open('redisStore', { kind: 'redis', ...store }, lifetimes, lockNodes);
+  const { lockNodes, ...store } = options;
+  return await open('redisStore', { kind: 'redis', ...store }, lockNodes);
 }
 
 async function open(
   name: string,
-  store: z.input<typeof storeOptions>,
-  { leaseMs, retentionMs, inDoubtRetentionMs }: { [Name in keyof LifetimeOptions]-?: number | undefined },
+  options: z.input<typeof storeOptions> & LifetimeOptions,
   nodes?: string[],
 ): Promise<IdempotencyStore> {
+  const { leaseMs, retentionMs, inDoubtRetentionMs, ...store } = options;
   const sections = {
     store: parsed(storeOptions, store, name),
     lock: parsed(lockOptions, { leaseMs, nodes }, name),
