@@ -57,8 +57,8 @@ export function mergeReload(versions: readonly Config[], loaded: Config): Reload
 }
 
 /**
- * Names that meant other requests since the start, and now have another lookup. It would be asked about the keys of those
- * requests too, does not know them, and could release keys that were paid.
+ * Names that have meant other requests since the start, and now have another lookup. That lookup would be asked about the keys of those
+ * requests too. It does not know them, and could release keys that were paid.
  */
 function reusedNames(versions: readonly Config[], operations: Config['operations']): string[] {
   return operations.flatMap(({ name, match, idempotency: { lookup } }, i) => {

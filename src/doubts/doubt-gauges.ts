@@ -51,7 +51,7 @@ export class DoubtGauges {
     });
   }
 
-  /** Counts now, and from now on every `everyMs`. Also after `close`. */
+  /** Counts now, and from now on every `everyMs`. May be called again after `close`. */
   begin(): void {
     if (this.#closing.signal.aborted) this.#closing = new AbortController();
     this.#hasBegun = true;

@@ -63,8 +63,8 @@ export interface ForwardOptions {
   authorization?: 'keep' | 'strip' | 'replace';
   /**
    * Needed with `authorization: 'replace'`, and only goes with it: the whole value, such as `Bearer` and a token. It is sent together
-   * with `X-Merchant-Code`, and not if the merchant is not known: `req.merchant` says whose the request is, or the option `merchant`
-   * of `idempotency` if it has a key.
+   * with `X-Merchant-Code`, and only if the merchant is known: from `req.merchant`, or, for a request with a key, from the option
+   * `merchant` of `idempotency`.
    */
   replaceWith?: string;
   /** The request target for the backend. Default: the target as received. */

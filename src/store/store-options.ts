@@ -102,8 +102,8 @@ const redisStore = z
     username: z.string().min(1).optional(),
     password: z.string().min(1).optional(),
     /**
-     * TLS to the data nodes behind sentinels or in a cluster: true. With a section, which also goes with a rediss:// `url`: paths of
-     * PEM files, which hold for every connection to Redis that uses TLS, those to `lock.nodes` included.
+     * `true`: TLS to the data nodes behind sentinels or in a cluster. A section does the same, and names PEM files for every connection
+     * to Redis that uses TLS, also for a rediss:// `url` and for `lock.nodes`.
      */
     tls: z.union([z.boolean(), clientTlsOptions]).optional(),
     /** Prefix of every Redis key. */

@@ -51,7 +51,7 @@ export const tracingOptions = z
      * `listen.trustedProxies` pass on. `always`: that of merchants too, who can then have every request recorded.
      */
     believeSampled: z.enum(['never', 'proxies', 'always']).default('never'),
-    /** Without `endpoint`: begin a trace for each request that comes without a valid traceparent. With one that is always so. */
+    /** Without `endpoint`: begin a trace for each request that comes without a valid traceparent. With `endpoint`, that is always done. */
     begin: z.boolean().default(false),
     /** Spans that wait to be sent, in one process. Further ones are dropped and counted. */
     maxQueued: wholeNumber(1, 1_000_000).default(4096),
