@@ -16,7 +16,7 @@ const MOST_ERROR_MS = 500;
 const SLEW = 0.001;
 const STEP_IS_REPORTED_FOR_MS = 3_600_000;
 
-/** Watches the wall clocks of a store's servers, because the store expires records by them: their hosts may slew them, and not step them. */
+/** Watches the wall clocks of a store's servers. The store expires records by them, so their hosts may slew them, but must not step them. */
 export class ServerClocks {
   /** By the name of a server. Servers that take over from each other have one name, so that their clocks are compared. */
   readonly #offsets = new Map<string, Offset>();

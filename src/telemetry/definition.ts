@@ -17,8 +17,8 @@ export interface Definition<T extends string = string, L extends string = string
   readonly help: string;
   readonly labels: Readonly<Record<L, LabelValues>>;
   /**
-   * How a query combines the values of several gateways. `max` is also for what all of them know from the store, and must not be
-   * counted twice.
+   * How a query combines the values of several gateways. `max` is also for what all of them read from the store, which
+   * a sum would count several times.
    */
   readonly combine: 'sum' | 'max' | 'min';
   /**
