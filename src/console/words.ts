@@ -56,26 +56,23 @@ function endedInWords({ ms, due, results, requests, keysRefused }: Lately): stri
   const all = due + replayed + refused;
   if (all === 0) return `No request has ended ${time}.`;
   const besides = replayed > 0 ? `, besides ${count(replayed, 'replay')}` : '';
-  const got =
-    due > 0
-      ? resultsInWords(due, results, time + besides)
-      : `No request needed the backend ${time}${besides}.`;
+  const ofBackend = due > 0 ? resultsInWords(due, results, time) : `No request needed the backend ${time}`;
+  const got = `${ofBackend}${besides}.`;
   if (refused <= all / 2) return got;
   const ofKeys = keysRefused > 0 ? `, ${number(keysRefused)} because of the secret key` : '';
   const most = `Most requests are refused: ${number(refused)} of ${number(all)} ${time}${ofKeys}.`;
   return refused === all ? most : `${most} ${got}`;
 }
 
-/** @param when the time, and what else there was in it */
-function resultsInWords(due: number, results: number, when: string): string {
-  const share = `${number(results)} of ${count(due, 'request')} that needed the backend got a result ${when}`;
-  if (results === due) return `Merchants get results: ${share}.`;
+function resultsInWords(due: number, results: number, time: string): string {
+  const share = `${number(results)} of ${count(due, 'request')} that needed the backend got a result ${time}`;
+  if (results === due) return `Merchants get results: ${share}`;
   // Rounded down: 100 % would say that all of them did.
   const percent = `${(Math.floor((results / due) * 1000) / 10).toFixed(1)} %`;
-  if (results / due >= 0.99) return `Merchants get results: ${share} (${percent}).`;
+  if (results / due >= 0.99) return `Merchants get results: ${share} (${percent})`;
   // As `state` has it: few requests say little.
-  if (results / due >= 0.5 || due < 5) return `Some merchants get no result: ${share} (${percent}).`;
-  return `Merchants are not served: ${share} (${percent}).`;
+  if (results / due >= 0.5 || due < 5) return `Some merchants get no result: ${share} (${percent})`;
+  return `Merchants are not served: ${share} (${percent})`;
 }
 
 /** The store's number, which is that of all merchants. */
