@@ -13,6 +13,7 @@ export const VERSION_PLACES = [
   { file: 'package-lock.json', pattern: /("name": "oncegate",\n\s*"version": ")([^"]+)(")/g },
   { file: 'compose.yaml', pattern: /(image: oncegate:)(\S+)()/g },
   { file: 'deploy/kubernetes/base/deployment.yaml', pattern: /(image: oncegate:)(\S+)()/g },
+  { file: 'docs/deploying.md', pattern: /(\boncegate:)(\d+\.\d+\.\d+)()/g },
   { file: 'deploy/helm/Chart.yaml', pattern: /^(version: |appVersion: ")([\d.]+)("?)/gm },
   { file: 'config/openapi.yaml', pattern: /^( {2}version: )(\S+)()/gm },
 ];

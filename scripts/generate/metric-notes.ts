@@ -70,7 +70,8 @@ export const NOTES: Record<keyof typeof CATALOGUE, string> = {
   keys: 'With `auth.keys.source: upstream`, those that the backend has accepted',
   merchantsExpiring: '[OncegateKeyExpires](runbook/OncegateKeyExpires.md)',
   keyExpires: '[OncegateKeyExpires](runbook/OncegateKeyExpires.md)',
-  keyReloads: '`refused`: correct the key file; the old keys stay in force',
+  keyReloads:
+    '`refused`: correct the key file; the old keys stay in force. `merchants_removed`: [OncegateMerchantsRemoved](runbook/OncegateMerchantsRemoved.md)',
   keyProbes:
     '`failed`: `/readyz` and the log say why. `overloaded`: someone tries invented keys, or [the limits](configuration.md#keys-of-the-backend) are too low. `merchant_changed`: [Keys of the backend](operations.md#keys-of-the-backend)',
   handshakesFailed: `\`disconnected\`: also a probe that only opens a connection. The log has each on level \`debug\`. ${CERTIFICATES}`,

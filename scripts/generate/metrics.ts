@@ -33,6 +33,7 @@ gateway exports the usual metrics of its process (\`process_…\`, \`nodejs_…\
   \`oncegate_merchant_request_duration_seconds\` are close together around the time limits of the configuration at the start
   (\`upstream.responseTimeoutMs\`, the longest \`waitMs\`, \`lock.leaseMs\`), and from a second on never further apart than by a third: so wrong can
   a quantile be at most there, and at a limit a few percent. Gateways with other limits have other buckets: give all of them the same.
+  A reload that changes \`waitMs\` does not move them, because the histograms would begin at 0 again; a restart does.
 - **Series exist from the start**, at 0, for every combination of label values, unless the column *exists* says otherwise: rate() does not
   see the first event of a series that begins with it.
 - **Labels are bounded.** \`operation\`: a name of the configuration, \`other\` or \`undeclared\`

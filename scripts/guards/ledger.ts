@@ -58,7 +58,7 @@ export const cipherGuards: readonly Guard[] = [
   ],
   [
     'a response whose encryption key is unknown is answered without its body',
-    [CIPHER, '#decrypt', 'if (!key) throw', 'if (!key) return { status, headers: [], body: bytes } || '],
+    [CIPHER, '#plainOf', 'if (!key) throw', 'if (!key) return { status, headers: [], body: bytes } || '],
     ['unit/encryption', 'under an unknown key is never treated as absent'],
   ],
 ];

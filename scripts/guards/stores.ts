@@ -130,7 +130,7 @@ export const sqliteGuards: readonly Guard[] = [
   ],
   [
     'the writer writes to a file that was replaced (SQLite)',
-    ['src/store/sqlite/writer-thread.ts', 'commit', 'checkIdentity(file, this.#identity)', ''],
+    ['src/store/sqlite/writer-thread.ts', 'commit', 'checkInodes(file, this.#inodes)', ''],
     ['contract/sqlite-files', '(records.db) stops all writes until the file is back, and the error says so'],
   ],
   [

@@ -1,5 +1,6 @@
 import { BlockList, isIP } from 'node:net';
 import * as z from 'zod';
+import { wholeNumber } from '../requests/common-options.ts';
 
 /** Names that the audit trail has for others: `admin.token`, and lookups. */
 const TAKEN = ['admin', 'lookup'];
@@ -30,7 +31,7 @@ export const adminOptions = z
   .strictObject({
     host: z.string().min(1).default('127.0.0.1'),
     /** Not 9090, the port of Prometheus, which often runs on the same machine. */
-    port: z.preprocess(digitsToNumber, z.number().int().min(0).max(65_535)).default(8081),
+    port: z.preprocess(digitsToNumber, wholeNumber(0, 65_535)).default(8081),
     /**
      * Bearer token for /metrics and /records, at least 16 characters. Without one, /records is off and `host` must be a
      * loopback address.

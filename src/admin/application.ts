@@ -4,7 +4,7 @@ import type { MetricsFormat } from '../telemetry/metrics.ts';
 import type { AdminOptions } from './admin-options.ts';
 import { consoleRoutes } from './console/console.ts';
 import { checkHost, checkOrigin, isFromPage } from './console/origin.ts';
-import { linksPage } from './console/page.ts';
+import { pathsText } from './console/page.ts';
 import { requireSession } from './console/request-checks.ts';
 import { allowOnly, refuse } from './problems.ts';
 import { recordsRoutes, refuseOff } from './records-routes.ts';
@@ -36,20 +36,20 @@ export function createAdmin(source: AdminSource, tools: AdminTools): Express {
   app.get('/', (_req, res) => {
     res.set('Cache-Control', 'no-store');
     if (hasConsole) res.redirect(302, '/console/');
-    else res.type('html').send(linksPage(token !== undefined));
+    else res.type('text').send(pathsText(token !== undefined));
   });
   app.get('/healthz', (_req, res) => {
     res.json({ status: 'ok' });
   });
   app.get('/readyz', async (_req, res) => {
-    const checks = await source.checks();
+    const checks = await source.readiness.checks();
     const ready = checks.every((check) => check.ok);
     res.status(ready ? 200 : 503).json({ status: ready ? 'ready' : 'not ready', checks });
   });
   // Whatever scrapes needs no token that can release a key.
   app.get('/metrics', checkToken('/metrics', tools.options), async (req, res) => {
     const format = formatFor(req);
-    const text = await source.metrics(format);
+    const text = await source.metrics.text(format);
     res.set('Vary', 'Accept').type(MEDIA_TYPES[format]).send(text);
   });
   app.all(['/', '/healthz', '/readyz', '/metrics'], allowOnly('GET, HEAD'));

@@ -6,7 +6,7 @@ import { documentOf, type ProblemDocument, sendProblem } from '../lib/problem.ts
 import { type AdminProblemCode, adminProblems } from '../lib/problem-table.ts';
 
 interface RefuseOptions {
-  /** What the type begins with. Default: admin. */
+  /** The first word of the problem's type. Default: admin. */
   of?: 'admin' | 'records';
   /** Sets `Retry-After`. */
   retryAfterMs?: number | undefined;
@@ -14,7 +14,7 @@ interface RefuseOptions {
   allow?: string;
   /** The record as it is now. */
   record?: RecordView | undefined;
-  /** The id of the record that is absent, or some of those that are meant. */
+  /** The id of the absent record, or some of the ids that begin with the digits. */
   recordIds?: string[];
 }
 

@@ -2,7 +2,7 @@ import type { Overview } from '../console/contract.ts';
 import type { Desk } from '../doubts/desk.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { Emit } from '../telemetry/emit.ts';
-import type { MetricsFormat } from '../telemetry/metrics.ts';
+import type { AllMetrics } from '../telemetry/metrics.ts';
 import type { AdminOptions } from './admin-options.ts';
 import type { Sessions } from './console/sessions.ts';
 
@@ -17,11 +17,11 @@ export interface Check {
 
 /** What the admin port serves. */
 export interface AdminSource {
-  metrics(format: MetricsFormat): Promise<string>;
-  checks(): Promise<Check[]>;
+  metrics: Pick<AllMetrics, 'text'>;
+  readiness: { checks(): Promise<Check[]> };
   desk: Desk;
   /** @param afterMs leaves out the samples until this time */
-  overview(afterMs: number): Promise<Overview>;
+  overview: { read(afterMs: number): Promise<Overview> };
 }
 
 export interface AdminTools {

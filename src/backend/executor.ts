@@ -274,8 +274,8 @@ function hasOwnEnd(method: string, status: number, headers: readonly string[]): 
 }
 
 /**
- * Whether a body without an end of its own is whole: one JSON object or array, because a part of one is not valid JSON. (A number could
- * have had more digits.)
+ * Whether a body that ends with its connection is whole: it is one JSON object or array. A part of one is not valid JSON, while a part of
+ * a number is.
  */
 function isWholeJson(headers: readonly string[], body: Buffer): boolean {
   const [type = '', another] = valuesOf(headers, 'content-type');

@@ -55,7 +55,7 @@ export interface Forwarding {
   secure?: boolean;
   /** Asks for a response without content coding: it may be stored, and then every later client must be able to read it. */
   unencoded?: boolean;
-  /** The value of the field with the hops, if it is sent. */
+  /** The value of the field {@link HOPS}. Default: it is not sent. */
   hops?: string | undefined;
   /** Replaces the trace context that came, which is otherwise passed on. */
   traceContext?: TraceContext | undefined;

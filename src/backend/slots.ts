@@ -26,6 +26,10 @@ export class Slots {
   readonly #queue: ((slot: Slot) => void)[] = [];
   #free: number;
   #inUse = 0;
+  /** The number of calls of {@link heldSinceLastCall}. */
+  #calls = 0;
+  /** The slots in use that were taken before the last of them. */
+  #held = 0;
 
   constructor({ maxConnections, maxQueued, queueTimeoutMs }: SlotOptions, clock: Clock) {
     this.#clock = clock;
@@ -40,6 +44,14 @@ export class Slots {
 
   get queued(): number {
     return this.#queue.length;
+  }
+
+  /** Returns how many slots have been in use since before the last call. So no request has to note when it took its slot. */
+  heldSinceLastCall(): number {
+    const held = this.#held;
+    this.#held = this.#inUse;
+    this.#calls++;
+    return held;
   }
 
   /** Takes a slot, if one is free and no others are waiting for it. */
@@ -77,12 +89,14 @@ export class Slots {
 
   #newSlot(): Slot {
     this.#inUse++;
+    const takenAt = this.#calls;
     let released = false;
     return {
       release: () => {
         if (released) return;
         released = true;
         this.#inUse--;
+        if (takenAt !== this.#calls) this.#held--;
         const next = this.#queue.shift();
         if (next) next(this.#newSlot());
         else this.#free++;

@@ -1,7 +1,5 @@
 import * as z from 'zod';
-import { isAddress } from '../telemetry/telemetry-options.ts';
-
-const ms = (min: number, max: number) => z.number().int().min(min).max(max);
+import { isHttpAddress, wholeNumber } from '../requests/common-options.ts';
 
 /** `upstream.tls`, and `store.tls` as a section: paths of PEM files. */
 export const clientTlsOptions = z
@@ -30,19 +28,19 @@ export const upstreamOptions = z
     /** For an https backend. */
     tls: clientTlsOptions.optional(),
     /** Time to connect, TLS included. Nothing has been sent when it runs out. Less than `lock.leaseMs`. */
-    connectTimeoutMs: ms(1, 120_000).default(2000),
+    connectTimeoutMs: wholeNumber(1, 120_000).default(2000),
     /** Time from sending to the complete answer. When it runs out, the outcome is unknown. */
-    responseTimeoutMs: ms(1, 3_600_000).default(30_000),
+    responseTimeoutMs: wholeNumber(1, 3_600_000).default(30_000),
     /** Connections of one process to the backend. More requests than these wait in a queue. */
-    maxConnections: z.number().int().min(1).max(10_000).default(64),
+    maxConnections: wholeNumber(1, 10_000).default(64),
     /** Requests that may wait for a connection; one more is answered 503 overloaded. Nothing is stored or sent for it. */
-    maxQueued: z.number().int().min(0).max(1_000_000).default(1000),
+    maxQueued: wholeNumber(0, 1_000_000).default(1000),
     /** How long a request may wait for a connection; then it is answered 503 overloaded. */
-    queueTimeoutMs: ms(1, 600_000).default(2000),
+    queueTimeoutMs: wholeNumber(1, 600_000).default(2000),
     /** Passed-through requests and WebSockets of one process at once; one more is answered 503 overloaded, and nothing is sent. */
-    maxStreams: z.number().int().min(1).max(100_000).default(256),
+    maxStreams: wholeNumber(1, 100_000).default(256),
     /** An idle connection is closed after this. Keep it well below the backend's own: a connection that the backend closes at the moment of sending leaves a payout in doubt. */
-    keepAliveMs: ms(1, 60_000).default(1000),
+    keepAliveMs: wholeNumber(1, 60_000).default(1000),
     /**
      * A response with neither a Content-Length nor chunks ends with its connection, and one that was cut looks the same.
      * untrusted: it is complete only if its body is one whole JSON object or array; otherwise the outcome is unknown.
@@ -58,7 +56,7 @@ export const upstreamOptions = z
 export type UpstreamOptions = z.infer<typeof upstreamOptions>;
 
 function isOrigin(text: string): boolean {
-  return isAddress(text) && new URL(text).pathname === '/';
+  return isHttpAddress(text) && new URL(text).pathname === '/';
 }
 
 /** Section `headers`. */

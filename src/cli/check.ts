@@ -6,7 +6,7 @@ import { loadConfig } from '../config/load.ts';
 import { masked } from '../config/masked.ts';
 import type { Config } from '../config/schema.ts';
 import { Certificates, certificateSections } from '../gateway/certificates.ts';
-import { Gateway } from '../gateway/gateway.ts';
+import { RunningGateway } from '../gateway/gateway.ts';
 import { listen } from '../gateway/http-server.ts';
 import { findWarnings, linesOf } from '../gateway/readiness.ts';
 import { FileKeySource } from '../keys/file-key-source.ts';
@@ -121,7 +121,7 @@ async function checkAll(config: Config, identityFile: string): Promise<Report> {
 
 async function checkGateway(config: Config, identityFile?: string): Promise<Report> {
   const tools = { clock: systemClock, logger: createLogger('silent'), identityFile };
-  const gateway = await Gateway.open(config, tools);
+  const gateway = await RunningGateway.open(config, tools);
   const checks = (await gateway.readiness.checks()).filter(({ name }) => name !== 'draining');
   const warnings = [...(await gateway.readiness.checkWarnings()), ...(await portWarnings(config))];
   await gateway.shutdownNow();

@@ -2,7 +2,7 @@ import { hash } from 'node:crypto';
 import { ConfigError, parseConfig } from '../config/load.ts';
 import { mergeReload, withVersion } from '../config/reload.ts';
 import type { Config } from '../config/schema.ts';
-import type { Gateway } from '../gateway/gateway.ts';
+import type { RunningGateway } from '../gateway/gateway.ts';
 import { messageOf, readBounded } from '../lib/files.ts';
 import { Followed } from '../lib/followed.ts';
 
@@ -17,7 +17,7 @@ const POLL_MS = 500;
  */
 export class ConfigFile {
   readonly #path: string;
-  readonly #gateway: Gateway;
+  readonly #gateway: RunningGateway;
   readonly #followed: Followed<Config>;
   /** The configurations in force since the start that identify requests differently. The last one is in force now. */
   #versions: readonly Config[];
@@ -25,7 +25,7 @@ export class ConfigFile {
   #warnings: readonly string[] = [];
 
   /** @param config the configuration that the gateway started with */
-  constructor(path: string, config: Config, gateway: Gateway, env: NodeJS.ProcessEnv) {
+  constructor(path: string, config: Config, gateway: RunningGateway, env: NodeJS.ProcessEnv) {
     this.#path = path;
     this.#versions = [config];
     this.#gateway = gateway;

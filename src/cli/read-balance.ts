@@ -81,7 +81,7 @@ function pathOf({ operations }: Config): string | undefined {
   return (reads.find(({ name }) => name === 'balance') ?? reads[0])?.match.path;
 }
 
-/** Whose secret key this is, as the gateway finds it out. */
+/** Finds the merchant of a secret key, as the gateway does. */
 async function merchantOf(
   { auth: { keys, pepper } }: Config,
   secret: string,

@@ -1,7 +1,7 @@
 import { statSync } from 'node:fs';
 import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
-import type { Gateway } from '../gateway/gateway.ts';
+import type { RunningGateway } from '../gateway/gateway.ts';
 import { inheritedSocket } from '../gateway/http-server.ts';
 import { identityFileOf } from '../ledger/identity-file.ts';
 import { prepareStore } from '../ledger/open-store.ts';
@@ -33,11 +33,11 @@ export async function serveFile(file: string, env: NodeJS.ProcessEnv): Promise<v
 }
 
 /** A gateway that listens. */
-export interface RunningGateway {
+export interface ServedGateway {
   port: number;
   adminPort: number;
   emit: Emit;
-  sessions: Gateway['sessions'];
+  sessions: RunningGateway['sessions'];
   shutdown(): Promise<void>;
 }
 
@@ -50,7 +50,7 @@ export async function startGateway(
   config: Config,
   { env, logger = createLogger(config.log.level) }: { env: NodeJS.ProcessEnv; logger?: Logger },
   file?: string,
-): Promise<RunningGateway> {
+): Promise<ServedGateway> {
   let reload = () => {};
   // Without a listener, SIGHUP would end the process while requests execute.
   const onHangUp = () => reload();
@@ -58,10 +58,10 @@ export async function startGateway(
   const inherited = inheritedSocket(env);
   const endSpareThread = await prepareStore(config);
   // Half of the start is loading these, and the store's thread starts meanwhile.
-  const { Gateway } = await import('../gateway/gateway.ts');
+  const { RunningGateway } = await import('../gateway/gateway.ts');
   const identityFile = file && identityFileOf(file, config);
   const tools = { clock: systemClock, logger, identityFile };
-  const gateway = await Gateway.open(config, tools).finally(endSpareThread);
+  const gateway = await RunningGateway.open(config, tools).finally(endSpareThread);
   try {
     // A pipe, such as `--config <(command)`, cannot be read again.
     const isFile = file !== undefined && statSync(file, { throwIfNoEntry: false })?.isFile();
@@ -97,14 +97,14 @@ export async function startGateway(
  * @param afterwards called after the shutdown, before the process ends
  */
 export function shutDownOnSignal(
-  starting: Promise<RunningGateway>,
+  starting: Promise<ServedGateway>,
   afterwards: () => Promise<void> = async () => {},
 ): void {
   let isStopping = false;
   const onSignal = (signal: 'SIGTERM' | 'SIGINT') => {
     if (isStopping) process.exit(1);
     isStopping = true;
-    const shutDown = ({ emit, shutdown }: RunningGateway) => {
+    const shutDown = ({ emit, shutdown }: ServedGateway) => {
       emit('shutting_down', { signal });
       return shutdown()
         .then(afterwards)

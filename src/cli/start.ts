@@ -8,7 +8,7 @@ import { makeFolder } from '../lib/files.ts';
 import { programFile } from '../lib/program.ts';
 import { createSandbox, type Sandbox } from '../sandbox/create-sandbox.ts';
 import { Exit, namingPort, portOf, readArguments, TEXT, type Terminal } from './arguments.ts';
-import { type RunningGateway, serveFile, shutDownOnSignal, startGateway } from './serve.ts';
+import { type ServedGateway, serveFile, shutDownOnSignal, startGateway } from './serve.ts';
 
 const USAGE = `oncegate start [--config FILE]
 
@@ -101,7 +101,7 @@ async function openSandbox(data: string, port: number, fault: string | undefined
 }
 
 /** What the command prints when it is ready: the addresses, and commands to try. */
-function tour({ port, adminPort }: RunningGateway, sandbox: Sandbox, link: string): string {
+function tour({ port, adminPort }: ServedGateway, sandbox: Sandbox, link: string): string {
   const gateway = `http://127.0.0.1:${port}`;
   const withdraw = `curl -i ${gateway}/v1/index.php -H 'Authorization: Bearer sk_sandbox_alpha' -H 'Content-Type: application/json' -H 'x-service-idempotency: order-1001' -d '{"action":"withdraw","amount":125.50,"bank_code":"058","account_number":"0123456789"}'`;
   return `

@@ -1,8 +1,9 @@
 import * as z from 'zod';
+import { wholeNumber } from '../requests/common-options.ts';
 
-const requests = z.number().int().min(1).max(1_000_000_000);
+const requests = wholeNumber(1, 1_000_000_000);
 /** RateLimit fields have no shorter unit than seconds. */
-const windowMs = z.number().int().min(1000).max(86_400_000).multipleOf(1000, 'must be whole seconds');
+const windowMs = wholeNumber(1000, 86_400_000).multipleOf(1000, 'must be whole seconds');
 
 const limits = {
   /** Requests within `windowMs`, replays included. A further one is answered 429 rate_limited. Default: any number. */
@@ -12,7 +13,7 @@ const limits = {
   /** Requests beyond `requests`, within a window of its own that is longer. Default none. */
   burst: z.strictObject({ requests, windowMs }).optional(),
   /** Requests of a merchant that one process handles at once, executions whose merchant has left included. Default: any number. */
-  inFlight: z.number().int().min(1).max(1_000_000).optional(),
+  inFlight: wholeNumber(1, 1_000_000).optional(),
 };
 
 const merchantLimits = z.strictObject(limits);
@@ -35,7 +36,7 @@ export const perMerchantOptions = z
      * How long a request waits for Redis, which counts for all gateways. Then the process counts alone until Redis answers
      * again.
      */
-    timeoutMs: z.number().int().min(1).max(10_000).default(50),
+    timeoutMs: wholeNumber(1, 10_000).default(50),
     /** Other limits for single merchants, by merchant code. What is left out is as for all. */
     merchants: z.record(z.string().min(1), merchantLimits).default({}),
   })

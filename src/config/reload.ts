@@ -27,7 +27,7 @@ export const RELOADED = [
 
 /**
  * Merges a new version of the file into the configuration in force: takes the {@link RELOADED} sections from the file, and keeps
- * everything else. Options that contradict each other then are mistakes, even though the file alone is valid.
+ * everything else. Options that contradict each other after that are mistakes, even if the file alone is valid.
  *
  * @param versions the configurations in force since the start that identify requests differently. The last one is in force
  */
@@ -57,8 +57,8 @@ export function mergeReload(versions: readonly Config[], loaded: Config): Reload
 }
 
 /**
- * Names that meant other requests since the start, and now have another lookup. It would be asked about the keys of those
- * requests too, does not know them, and could release keys that were paid.
+ * Names that have meant other requests since the start, and now have another lookup. That lookup would be asked about the keys of those
+ * requests too. It does not know them, and could release keys that were paid.
  */
 function reusedNames(versions: readonly Config[], operations: Config['operations']): string[] {
   return operations.flatMap(({ name, match, idempotency: { lookup } }, i) => {

@@ -4,6 +4,7 @@ import { adminOptions, digitsToNumber } from '../admin/admin-options.ts';
 import { headerOptions, upstreamOptions } from '../backend/upstream-options.ts';
 import { idempotencyOptions, operationIdempotencyOptions } from '../idempotency/idempotency-options.ts';
 import { authOptions } from '../keys/auth-options.ts';
+import { wholeNumber } from '../requests/common-options.ts';
 import {
   type MatchOptions,
   matchesPath,
@@ -29,7 +30,7 @@ const listenTlsOptions = z.strictObject({
 /** Section `listen`: the port for merchants. */
 const listenOptions = z.strictObject({
   host: z.string().min(1).default('0.0.0.0'),
-  port: z.preprocess(digitsToNumber, z.number().int().min(0).max(65_535)).default(8080),
+  port: z.preprocess(digitsToNumber, wholeNumber(0, 65_535)).default(8080),
   /** Absent: the port speaks plain HTTP. */
   tls: listenTlsOptions.optional(),
   /**
@@ -62,39 +63,39 @@ function isProxyRange(text: string): boolean {
 /** Section `limits`. */
 export const limitOptions = z.strictObject({
   /** Largest request body that the executor sends. Bodies that are passed through have no limit. */
-  bodyBytes: z.number().int().min(1).max(67_108_864).default(1_048_576),
+  bodyBytes: wholeNumber(1, 67_108_864).default(1_048_576),
   /**
    * Bytes of all request bodies that one process holds in memory at the same time. Further ones are answered 503 overloaded. Default: a
    * quarter of the memory that the process may use, at least `bodyBytes`.
    */
-  bufferedBytes: z.number().int().min(65_536).max(1_099_511_627_776).optional(),
+  bufferedBytes: wholeNumber(65_536, 1_099_511_627_776).optional(),
   /** Bytes of all header fields of a request together. */
-  headerBytes: z.number().int().min(1024).max(262_144).default(16_384),
+  headerBytes: wholeNumber(1024, 262_144).default(16_384),
   /** Connections of merchants to one process, WebSockets included. Further ones are closed at once. */
-  connections: z.number().int().min(1).max(1_000_000).default(20_000),
+  connections: wholeNumber(1, 1_000_000).default(20_000),
   /** Requests that one process handles at the same time. Further ones are answered 503 overloaded. */
-  inFlight: z.number().int().min(1).max(1_000_000).default(10_000),
+  inFlight: wholeNumber(1, 1_000_000).default(10_000),
   /** What a single merchant may send. A further request is answered 429 rate_limited. Default: no limit. */
   perMerchant: perMerchantOptions.optional(),
   /** Time within which the head of a request must arrive. */
-  headerTimeoutMs: z.number().int().min(100).max(600_000).default(15_000),
+  headerTimeoutMs: wholeNumber(100, 600_000).default(15_000),
   /** Time within which the body of a request that the executor sends must arrive. */
-  bodyTimeoutMs: z.number().int().min(100).max(600_000).default(30_000),
+  bodyTimeoutMs: wholeNumber(100, 600_000).default(30_000),
   /**
    * Time within which a merchant must read a complete answer, or the next part of a streamed one. Otherwise the connection
    * is closed, after this time at the earliest and after twice this time at the latest.
    */
-  answerTimeoutMs: z.number().int().min(100).max(600_000).default(30_000),
+  answerTimeoutMs: wholeNumber(100, 600_000).default(30_000),
 });
 
 /** Section `shutdown`: the steps after SIGTERM, in this order. */
 const shutdownOptions = z.strictObject({
   /** The gateway still accepts requests for this time, but /readyz answers 503 and answers close their connection. */
-  delayMs: z.number().int().min(0).max(600_000).default(1000),
+  delayMs: wholeNumber(0, 600_000).default(1000),
   /** Running requests have this time to be completed. Then they are aborted, and the keys whose requests were sent are in doubt. */
-  graceMs: z.number().int().min(0).max(600_000).default(35_000),
+  graceMs: wholeNumber(0, 600_000).default(35_000),
   /** Then the store has this time to acknowledge responses that merchants already have. If none is left, the gateway exits. */
-  completeMs: z.number().int().min(1000).max(86_400_000).default(300_000),
+  completeMs: wholeNumber(1000, 86_400_000).default(300_000),
 });
 
 /**

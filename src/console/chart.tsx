@@ -1,5 +1,6 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 import uPlot from 'uplot';
+import { gatewayNowMs } from './api.ts';
 import { type PlacedSample, samples } from './live.ts';
 import { ScrollBox } from './parts.tsx';
 import { useShared } from './store.ts';
@@ -115,9 +116,19 @@ function optionsFor(box: HTMLElement, lines: readonly ChartLine[], isLogarithmic
     },
     cursor: { drag: { x: false, y: false }, y: false },
     scales: {
-      x: { range: (_plot, min, max) => [Math.min(min, max - 60), max] },
-      y: isLogarithmic ? { distr: 3 } : { range: (_plot, _min, max) => [0, Math.max(1, max * 1.1)] },
+      // Without any sample, or with one, uPlot's own ranges have no labels, or labels of other days.
+      x: {
+        range: ({ data: [times = []] }) => {
+          const last = times.at(-1) ?? gatewayNowMs() / 1000;
+          return [Math.min(times[0] ?? last, last - 60), last];
+        },
+      },
+      y: isLogarithmic
+        ? { distr: 3, range: (_plot, min, max) => uPlot.rangeLog(min ?? 1, max ?? 1000, 10, true) }
+        : { range: (_plot, _min, max) => [0, Math.max(1, max * 1.1)] },
     },
+    // Half of the last time, which is below the right end.
+    padding: [null, 32, null, null],
     axes: [
       { ...axis, values: (_plot, seconds) => seconds.map((s) => clock(s * 1000)), space: 80, size: 28 },
       { ...axis, values: (_plot, marks) => marks.map((mark) => mark && inWords(mark)), size: 64 },

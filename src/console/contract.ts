@@ -6,7 +6,7 @@
  *
  * | request | answer |
  * |---|---|
- * | `GET /` | 302 to `/console/`; a short page of links when the console is off |
+ * | `GET /` | 302 to `/console/`; a list of the paths when the console is off |
  * | `GET /console` | 302 to `/console/` |
  * | `GET /console/` | `index.html` of the bundle. Without a bundle, 503 and a plain page that says how to build it |
  * | `GET /console/assets/NAME` | a file of the bundle |
@@ -128,11 +128,14 @@ export interface Overview {
   upMs: number;
   /**
    * From what merchants got lately, then from the checks, then from the doubts. `failing`: fewer than half of five or more requests
-   * that should get a result got one, or a check fails. `warning`: it works, but something needs attention.
+   * that should get a result got one, or a check fails. `warning`: it works, but something needs attention. `unknown`: neither, but
+   * no request has ended since the start.
    */
-  state: 'ok' | 'warning' | 'failing';
+  state: 'ok' | 'warning' | 'failing' | 'unknown';
   /** What became of the requests of the last minute, or since the start if that is less. `null`: nothing can be said yet. */
   lately: Lately | null;
+  /** Requests that hold a slot for the backend for longer than five seconds, as of the last sample. */
+  longInFlight: number;
   /** The checks of /readyz. */
   checks: { name: string; ok: boolean; detail: string; warnings?: string[] }[];
   doubts: Doubts;
@@ -160,14 +163,16 @@ export interface Counted {
   upMs: number;
   /** Requests that ended, by what became of them. */
   requests: Record<OutcomeGroup, number>;
-  /** Those of the first three groups that got a 5xx status of the backend. */
+  /** Those of `refused` whose secret key is missing, not valid or without the scope. */
+  keysRefused: number;
+  /** Those of `executed` and `passedOn` that got a 5xx status of the backend. */
   backendErrors: number;
 }
 
 export interface Lately extends Omit<Counted, 'upMs'> {
   /** How long the time was. */
   ms: number;
-  /** Requests that should get a result of the backend: all but those that were refused. */
+  /** Requests that should get a new result of the backend: all but those that were refused or replayed. */
   due: number;
   /** Those of them that got one, 5xx not counted. */
   results: number;

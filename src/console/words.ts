@@ -5,11 +5,12 @@ import type { Doubts, Lately, Overview } from './contract.ts';
 /** `good`, `warn` and `bad` are the classes of style.css. */
 export const STATES: Record<
   Overview['state'],
-  { word: string; check: string; sign: string; tone: 'good' | 'warn' | 'bad' }
+  { word: string; check: string; sign: string; tone: 'good' | 'warn' | 'bad' | '' }
 > = {
   ok: { word: 'In order', check: 'Passes', sign: '✓', tone: 'good' },
   warning: { word: 'Needs attention', check: 'Warning', sign: '!', tone: 'warn' },
   failing: { word: 'Failing', check: 'Fails', sign: '✕', tone: 'bad' },
+  unknown: { word: 'Not known yet', check: 'Not known yet', sign: '?', tone: '' },
 };
 
 /** What became of requests: the name of each group, and what it means. */
@@ -35,25 +36,43 @@ export const GROUPS: Record<keyof Lately['requests'] | 'backendErrors', { name: 
   },
   backendErrors: {
     name: 'Backend errors',
-    meaning: 'Answers of the backend with a status of 500 or more. They count above too.',
+    meaning: 'New answers of the backend with a status of 500 or more. They count above too.',
   },
 };
 
-/** What merchants got lately, in a sentence. */
-export function servedInWords(lately: Lately | null): string {
-  if (!lately) return 'What merchants get is not known yet.';
-  const { ms, due, results, requests } = lately;
+/** What merchants got lately, and what may wait for a backend that hangs, in a few sentences. */
+export function servedInWords({ state, lately, longInFlight }: Served): string {
+  if (state === 'unknown') return 'Nothing has been observed yet: no request has ended since the start.';
+  const ended = lately ? endedInWords(lately) : 'What merchants get is not known yet.';
+  if (longInFlight === 0) return ended;
+  return `${ended} In flight to the backend for longer than 5 seconds: ${count(longInFlight, 'request')}.`;
+}
+
+type Served = Pick<Overview, 'state' | 'lately' | 'longInFlight'>;
+
+function endedInWords({ ms, due, results, requests, keysRefused }: Lately): string {
+  const { refused, replayed } = requests;
   const time = `in the last ${ms > 50_000 ? 'minute' : age(ms)}`;
-  if (due + requests.refused === 0) return `No merchant has sent a request ${time}.`;
-  if (due === 0) return `No request got a result ${time}: all ${number(requests.refused)} were refused.`;
-  const share = `${number(results)} of ${count(due, 'request')} got a result ${time}`;
-  if (results === due) return `Merchants get results: ${share}.`;
+  const all = due + replayed + refused;
+  if (all === 0) return `No request has ended ${time}.`;
+  const besides = replayed > 0 ? `, besides ${count(replayed, 'replay')}` : '';
+  const ofBackend = due > 0 ? resultsInWords(due, results, time) : `No request needed the backend ${time}`;
+  const got = `${ofBackend}${besides}.`;
+  if (refused <= all / 2) return got;
+  const ofKeys = keysRefused > 0 ? `, ${number(keysRefused)} because of the secret key` : '';
+  const most = `Most requests are refused: ${number(refused)} of ${number(all)} ${time}${ofKeys}.`;
+  return refused === all ? most : `${most} ${got}`;
+}
+
+function resultsInWords(due: number, results: number, time: string): string {
+  const share = `${number(results)} of ${count(due, 'request')} that needed the backend got a result ${time}`;
+  if (results === due) return `Merchants get results: ${share}`;
   // Rounded down: 100 % would say that all of them did.
   const percent = `${(Math.floor((results / due) * 1000) / 10).toFixed(1)} %`;
-  if (results / due >= 0.99) return `Merchants get results: ${share} (${percent}).`;
+  if (results / due >= 0.99) return `Merchants get results: ${share} (${percent})`;
   // As `state` has it: few requests say little.
-  if (results / due >= 0.5 || due < 5) return `Some merchants get no result: ${share} (${percent}).`;
-  return `Merchants are not served: ${share} (${percent}).`;
+  if (results / due >= 0.5 || due < 5) return `Some merchants get no result: ${share} (${percent})`;
+  return `Merchants are not served: ${share} (${percent})`;
 }
 
 /** The store's number, which is that of all merchants. */

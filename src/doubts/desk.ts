@@ -225,7 +225,7 @@ const refused = (why: RefusalReason, detail: string, more: Partial<Refusal> = {}
 const absent = (recordId: RecordId): Refusal =>
   refused('absent', `There is no record with the id ${recordId}.`, { recordIds: [recordId] });
 
-/** @param doubt what is not known if the store does not answer */
+/** @param doubt a sentence that is added if the store does not answer */
 async function answered<Value>(
   work: () => Promise<RecordsAnswer<Value>>,
   doubt = '',

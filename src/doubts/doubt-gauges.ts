@@ -2,11 +2,11 @@ import type { Store } from '../ledger/ledger.ts';
 import type { Clock } from '../lib/clock.ts';
 import { type DoubtCount, RESOLUTION_SOURCES, RESOLVED_AS } from '../store/types.ts';
 import type { Emit } from '../telemetry/emit.ts';
-import type { Metrics } from '../telemetry/metrics.ts';
+import type { AllMetrics } from '../telemetry/metrics.ts';
 
 export interface DoubtGaugesOptions {
   store: Pick<Store, 'countDoubts'>;
-  metrics: Metrics;
+  metrics: AllMetrics;
   clock: Clock;
   emit: Emit;
   /** `idempotency.countDoubtsEveryMs`. */
@@ -51,7 +51,7 @@ export class DoubtGauges {
     });
   }
 
-  /** Counts now, and from now on every `everyMs`. Also after `close`. */
+  /** Counts now, and from now on every `everyMs`. May be called again after `close`. */
   begin(): void {
     if (this.#closing.signal.aborted) this.#closing = new AbortController();
     this.#hasBegun = true;

@@ -68,7 +68,7 @@ export class Lookups {
 
   /**
    * @param layer of the records that are looked up: the backend's answer says nothing about those of other layers
-   * @param byOperation keys of an operation without one are not looked up
+   * @param byOperation the lookup of each operation; keys of other operations are not looked up
    */
   constructor(
     store: Store,

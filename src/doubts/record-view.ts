@@ -84,8 +84,9 @@ export interface Refusal {
 }
 
 /**
- * `ambiguous`: the ids of several records begin with these digits. `no_body`: the record has no stored response. `alive`: the owner of the record may still be working on it. `changed`: the record is
- * not in doubt under this execution any more. `unreadable`: the record cannot be read. `unavailable`: the store did not answer.
+ * `ambiguous`: the ids of several records begin with these digits. `no_body`: the record has no stored response. `alive`: the owner of
+ * the record may still be working on it. `changed`: the record is not in doubt under this execution any more. `unavailable`: the store
+ * did not answer.
  */
 export type RefusalReason =
   | 'invalid'

@@ -1,7 +1,7 @@
 import type { Clock } from '../lib/clock.ts';
 import type { RecordsPage, RecordView, SortedPage, SortedRequest } from './record-view.ts';
 
-/** How many records are read at once. Their views are made in one go, and requests wait meanwhile. */
+/** How many records are read at once. Requests wait while their views are made. */
 const READ_AT_ONCE = 250;
 /** More are not read. They take some ten megabytes. */
 const MOST_READ = 10_000;

@@ -6,16 +6,11 @@ import type { AdminSource } from '../admin/source.ts';
 import type { Config } from '../config/schema.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { Emit } from '../telemetry/emit.ts';
-import type { Metrics } from '../telemetry/metrics.ts';
+import type { AllMetrics } from '../telemetry/metrics.ts';
 import { listen } from './http-server.ts';
 
 /** What a gateway shows on its admin port. */
-interface AdminPortParts {
-  metrics: Metrics;
-  emit: Emit;
-  desk: AdminSource['desk'];
-  readiness: Pick<AdminSource, 'checks'>;
-}
+type AdminPortParts = Omit<AdminSource, 'overview'> & { metrics: AllMetrics; emit: Emit };
 
 /** Opens the admin port of a gateway. @throws the operating system's error */
 export async function openAdminPort(
@@ -23,18 +18,12 @@ export async function openAdminPort(
   parts: AdminPortParts,
   clock: Clock,
 ): Promise<{ port: number; sessions: Sessions; close(): Promise<void> }> {
-  const { metrics, desk } = parts;
-  const checks = () => parts.readiness.checks();
+  const { metrics, readiness, desk, emit } = parts;
+  const checks = () => readiness.checks();
   const overview = new OverviewSource({ ...config.idempotency, metrics, checks, clock });
-  const source: AdminSource = {
-    checks,
-    desk,
-    metrics: (format) => metrics.text(format),
-    overview: (afterMs) => overview.read(afterMs),
-  };
   const sessions = new Sessions(clock);
-  const tools = { options: config.admin, clock, emit: parts.emit, sessions };
-  const server = createAdminServer(createAdmin(source, tools));
+  const tools = { options: config.admin, clock, emit, sessions };
+  const server = createAdminServer(createAdmin({ metrics, readiness, desk, overview }, tools));
   const port = await listen(server, config.admin.host, config.admin.port);
   overview.begin();
   server.once('close', () => overview.end());

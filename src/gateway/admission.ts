@@ -3,16 +3,17 @@ import type { Middleware } from '../lib/context.ts';
 import { type Problem, problem } from '../lib/problem.ts';
 import { valuesOf } from '../requests/fields.ts';
 import { ambiguityOf } from '../requests/target.ts';
-import type { Access } from '../telemetry/access.ts';
+import type { RequestLog } from '../telemetry/request-log.ts';
 
 /** Begins a request's context. Refuses the request if the gateway shuts down or too many requests are in flight. */
-export function admit(access: Access, maxInFlight: number, lifecycle: Lifecycle): Middleware {
+export function admit(requestLog: RequestLog, maxInFlight: number, lifecycle: Lifecycle): Middleware {
   return (req, res, next) => {
-    access.begin(req, res);
+    requestLog.begin(req, res);
     // `Connection: close` keeps the client from sending another request on a connection that will be closed.
     if (lifecycle.draining) res.shouldKeepAlive = false;
     if (lifecycle.closing) next(problem('shutting_down', 'The request was not sent; retry.'));
-    else if (access.open.count > maxInFlight) next(problem('overloaded', 'The request was not sent; retry.'));
+    else if (requestLog.open.count > maxInFlight)
+      next(problem('overloaded', 'The request was not sent; retry.'));
     else next();
   };
 }

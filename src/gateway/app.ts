@@ -17,21 +17,20 @@ import {
   takeBody,
   takeWholeBody,
 } from '../requests/body.ts';
-import { OperationsHistory } from '../requests/history.ts';
-import { identify, type Operations } from '../requests/operations.ts';
+import { identify, type Operations, OperationsHistory } from '../requests/operations.ts';
 import { PublicPaths } from '../requests/public-paths.ts';
-import type { Access } from '../telemetry/access.ts';
 import type { Emit } from '../telemetry/emit.ts';
+import type { RequestLog } from '../telemetry/request-log.ts';
 import { admit, checkHead, type Lifecycle } from './admission.ts';
 import { Forwarder, type ForwarderOptions } from './forwarder.ts';
-import type { App } from './http-server.ts';
+import type { Application } from './http-server.ts';
 import { MerchantLimits } from './merchant-limits.ts';
 import { forwardPublic, PublicShare } from './public-requests.ts';
 import type { RateLimiter } from './rate-limiter.ts';
 
 /** What all versions of the application share. */
 export interface AppParts extends Omit<ForwarderOptions, 'limits'> {
-  access: Access;
+  requestLog: RequestLog;
   lifecycle: Lifecycle;
   authenticator: Authenticator;
   engine: Engine;
@@ -43,7 +42,7 @@ export interface AppParts extends Omit<ForwarderOptions, 'limits'> {
 /** One application for each version of the configuration: a request keeps the options with which it began. */
 export class AppVersions {
   /** Always leads to the version in force. */
-  readonly app: App;
+  readonly app: Application;
   readonly #config: Config;
   readonly #parts: AppParts;
   readonly #history: OperationsHistory;
@@ -53,7 +52,7 @@ export class AppVersions {
   readonly #bodyBudget: BodyBudget;
   /** The part for public requests, so that merchants have the rest. */
   readonly #publicBudget: BodyBudget;
-  #inForce: App;
+  #inForce: Application;
 
   /** @param rateLimiter needed if a merchant has a limit */
   constructor(config: Config, parts: AppParts, rateLimiter: RateLimiter | undefined) {
@@ -88,11 +87,11 @@ export class AppVersions {
   #build(
     config: Config,
     rateLimiter: RateLimiter | undefined,
-    classes?: Pick<App, 'Request' | 'Response'>,
-  ): App {
+    classes?: Pick<Application, 'Request' | 'Response'>,
+  ): Application {
     const { operations: declared } = config;
     const limits = { ...config.limits, budget: this.#bodyBudget };
-    const { access, lifecycle, authenticator, emit, metrics } = this.#parts;
+    const { requestLog, lifecycle, authenticator, emit, metrics } = this.#parts;
     const { perMerchant } = limits;
     if (perMerchant && rateLimiter)
       this.#merchantLimits ??= new MerchantLimits(perMerchant, rateLimiter, metrics);
@@ -104,7 +103,7 @@ export class AppVersions {
     return createApp(
       [
         // Begins the request id, the clock and the log line. Refuses the request if too many are in flight.
-        admit(access, limits.inFlight, lifecycle),
+        admit(requestLog, limits.inFlight, lifecycle),
         // Refuses malformed heads and ambiguous targets.
         checkHead,
         // Sends a request on a public path straight to the backend.
@@ -186,8 +185,8 @@ const publicBytesOf = (config: Config): number =>
 export function createApp(
   path: readonly [admit: Middleware, checkHead: Middleware, ...others: Middleware[]],
   answerRefusal: (refusal: unknown, req: IncomingMessage, res: ServerResponse) => void,
-  classes?: Pick<App, 'Request' | 'Response'>,
-): App {
+  classes?: Pick<Application, 'Request' | 'Response'>,
+): Application {
   const app = express();
   // Express must not change the backend's responses: they are sent byte for byte.
   app.disable('x-powered-by').disable('etag');
@@ -220,7 +219,7 @@ export function createApp(
  * Express calls `setPrototypeOf` on each request and response, which makes every later access to them slower. Objects of
  * these classes already have Express's prototypes, so the call changes nothing.
  */
-function classesOf(app: Express): Pick<App, 'Request' | 'Response'> {
+function classesOf(app: Express): Pick<Application, 'Request' | 'Response'> {
   class Request extends IncomingMessage {}
   class Response extends ServerResponse {}
   Object.setPrototypeOf(Request.prototype, app.request);

@@ -2,12 +2,12 @@ import type { Config } from '../config/schema.ts';
 import { type CertificatePaths, WatchedCertificate } from '../lib/certificate.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { Emit, Told } from '../telemetry/emit.ts';
-import type { Metrics } from '../telemetry/metrics.ts';
+import type { AllMetrics } from '../telemetry/metrics.ts';
 
 export interface CertificatesTools {
   clock: Clock;
   emit?: Emit;
-  metrics?: Metrics;
+  metrics?: AllMetrics;
 }
 
 /** The certificates of one process: of the listener, and those that it shows to the backend and to the store. */

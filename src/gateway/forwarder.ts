@@ -13,7 +13,7 @@ import { asReceived, classOf, type Exchange, releaseAfter, type Slot } from '../
 import { endSent } from '../lib/trace.ts';
 import { type BodyLimits, inviteBody, takeBody } from '../requests/body.ts';
 import { HOPS } from '../requests/fields.ts';
-import type { Metrics } from '../telemetry/metrics.ts';
+import type { AllMetrics } from '../telemetry/metrics.ts';
 import type { Upgrades } from './upgrades.ts';
 
 export interface ForwarderOptions {
@@ -22,7 +22,7 @@ export interface ForwarderOptions {
   executor: Executor;
   passthrough: Passthrough;
   upgrades: Upgrades;
-  metrics: Metrics;
+  metrics: AllMetrics;
   /** Makes the header fields of a request to the backend. `unencoded`: asks the backend not to compress the response. */
   headersOf(req: IncomingMessage, options: { unencoded: boolean }): string[];
 }

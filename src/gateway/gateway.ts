@@ -4,9 +4,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { Config } from '../config/schema.ts';
 import type { Desk } from '../doubts/desk.ts';
 import type { Emit } from '../telemetry/emit.ts';
-import type { Metrics } from '../telemetry/metrics.ts';
+import type { AllMetrics } from '../telemetry/metrics.ts';
 import { openAdminPort } from './admin-port.ts';
-import { type App, listen, listenOn } from './http-server.ts';
+import { type Application, listen, listenOn } from './http-server.ts';
 import { type GatewayTools, openParts, type Parts } from './open.ts';
 import { Readiness } from './readiness.ts';
 
@@ -17,11 +17,11 @@ import { Readiness } from './readiness.ts';
 const FIRST_REQUEST_WITHIN_MS = 1000;
 
 /** Start, reload and graceful shutdown of one gateway. `open.ts` makes its parts. */
-export class Gateway {
+export class RunningGateway {
   readonly server: Server;
   /** The application that `server` has. */
-  readonly app: App;
-  readonly metrics: Metrics;
+  readonly app: Application;
+  readonly metrics: AllMetrics;
   readonly emit: Emit;
   /** Lists and shows records to operators, and resolves keys in doubt. */
   readonly desk: Desk;
@@ -34,8 +34,8 @@ export class Gateway {
   #isSocketInherited = false;
 
   /** @throws {Error} with a message for the operator if the store or the keys cannot be opened */
-  static async open(config: Config, tools: GatewayTools): Promise<Gateway> {
-    return new Gateway(config, tools, await openParts(config, tools));
+  static async open(config: Config, tools: GatewayTools): Promise<RunningGateway> {
+    return new RunningGateway(config, tools, await openParts(config, tools));
   }
 
   private constructor(config: Config, tools: GatewayTools, parts: Parts) {
@@ -56,8 +56,8 @@ export class Gateway {
   }
 
   /**
-   * Opens the admin port, and then listens on `listen.host` and `listen.port`. It is the last step of a start: one that fails cuts the
-   * connections that it has accepted.
+   * Opens the admin port, and then listens on `listen.host` and `listen.port`. Call it last: a start that fails after it cuts the
+   * connections that were accepted.
    *
    * @param inherited a listening socket that this process has inherited, in place of `listen.host` and `listen.port`
    * @returns the ports
@@ -115,7 +115,7 @@ export class Gateway {
    */
   async shutdown(): Promise<void> {
     const { delayMs, graceMs } = this.#config.shutdown;
-    const { lifecycle, access, engine, upgrades } = this.#parts;
+    const { lifecycle, requestLog, engine, upgrades } = this.#parts;
     const { clock } = this.#tools;
     const disconnected = new Promise<void>((resolve) => this.server.once('close', resolve));
     lifecycle.drain();
@@ -129,7 +129,7 @@ export class Gateway {
     upgrades.end();
     const endMs = clock.monotonicMs() + graceMs;
     const grace = new Promise<void>((resolve) => setTimeout(resolve, graceMs).unref());
-    await Promise.race([access.open.idle(), grace]);
+    await Promise.race([requestLog.open.idle(), grace]);
     await engine.drain(Math.max(0, endMs - clock.monotonicMs()));
     await Promise.race([disconnected, silence]);
     await this.shutdownNow();

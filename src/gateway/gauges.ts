@@ -5,10 +5,10 @@ import type { Engine } from '../idempotency/engine.ts';
 import { countExpiringMerchants, firstMerchantEndMs, type KeySource } from '../keys/key-source.ts';
 import type { StoreWatch } from '../ledger/store-watch.ts';
 import type { Clock } from '../lib/clock.ts';
-import type { Metrics } from '../telemetry/metrics.ts';
+import type { AllMetrics } from '../telemetry/metrics.ts';
 
 /** What the metrics show of the configuration in force. */
-export function showConfig(metrics: Metrics, config: Config): void {
+export function showConfig(metrics: AllMetrics, config: Config): void {
   const { mode, undeclared, inDoubtPageAfterMs } = config.idempotency;
   const { store } = config;
   const kind = store.kind === 'redis' ? redisOf(store) : store.kind;
@@ -36,7 +36,7 @@ interface Shown {
 }
 
 /** Lets the metrics show what the parts do at the moment when they are read. */
-export function showState(metrics: Metrics, parts: Shown): void {
+export function showState(metrics: AllMetrics, parts: Shown): void {
   const { clock, engine, keys, passthrough, slots, watch } = parts;
   metrics.track(metrics.executing, () => engine.executing);
   metrics.track(metrics.waiting, () => engine.waiting);
@@ -45,6 +45,7 @@ export function showState(metrics: Metrics, parts: Shown): void {
   metrics.track(metrics.storeForgot, () => Number(watch?.isForgotten ?? false));
   metrics.track(metrics.slotsInUse, () => slots.inUse);
   metrics.track(metrics.slotsQueued, () => slots.queued);
+  metrics.longInFlight = () => slots.heldSinceLastCall();
   metrics.track(metrics.streams, () => passthrough.open);
   metrics.track(metrics.keys, () => keys.health().keys);
   metrics.track(metrics.keyExpires, () => {

@@ -37,7 +37,7 @@ export type ServerLimits = Pick<
 >;
 
 /** The public application, and the classes that its HTTP server must use for requests and responses. */
-export interface App {
+export interface Application {
   handle(req: IncomingMessage, res: ServerResponse): void;
   Request: typeof IncomingMessage;
   Response: typeof ServerResponse;
@@ -55,7 +55,7 @@ export interface HttpServerOptions {
   /** Default: the server speaks plain HTTP. */
   tls?: ListenerTls | undefined;
   /** Handles all requests, including those that expect `100 Continue`. */
-  app: App;
+  app: Application;
   emit: Emit;
   /** Handles WebSocket handshakes. Every other upgrade is an ordinary request. */
   onUpgrade(req: IncomingMessage, socket: Duplex, head: Buffer): void;

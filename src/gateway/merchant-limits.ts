@@ -3,7 +3,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { limitsOf, type MerchantRate } from '../config/per-merchant.ts';
 import { contextOf, type Middleware, onEnd } from '../lib/context.ts';
 import { type Problem, problem } from '../lib/problem.ts';
-import type { Metrics } from '../telemetry/metrics.ts';
+import type { AllMetrics } from '../telemetry/metrics.ts';
 import type { RateLimiter } from './rate-limiter.ts';
 
 /** `limits.perMerchant`. */
@@ -17,11 +17,11 @@ export class MerchantLimits {
   #options: PerMerchant;
   #limitOf: ReturnType<typeof limitsOf>;
   #rateLimiter: RateLimiter;
-  readonly #metrics: Metrics;
+  readonly #metrics: AllMetrics;
   /** Requests in flight of each merchant that has some. */
   readonly #inFlight = new Map<string, number>();
 
-  constructor(options: PerMerchant, rateLimiter: RateLimiter, metrics: Metrics) {
+  constructor(options: PerMerchant, rateLimiter: RateLimiter, metrics: AllMetrics) {
     this.#options = options;
     this.#limitOf = limitsOf(options);
     this.#rateLimiter = rateLimiter;

@@ -23,10 +23,10 @@ import { ClientTls } from '../lib/certificate.ts';
 import type { Clock } from '../lib/clock.ts';
 import { findClient, trustOf } from '../requests/client-address.ts';
 import { hopOf } from '../requests/hops.ts';
-import { Access } from '../telemetry/access.ts';
 import { type Emit, Events } from '../telemetry/emit.ts';
 import type { Logger } from '../telemetry/logger.ts';
-import { Metrics } from '../telemetry/metrics.ts';
+import { AllMetrics } from '../telemetry/metrics.ts';
+import { RequestLog } from '../telemetry/request-log.ts';
 import type { Tracing } from '../telemetry/tracing.ts';
 import { Lifecycle } from './admission.ts';
 import { AppVersions } from './app.ts';
@@ -77,7 +77,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   const { listen, upstream, idempotency } = config;
   const { maxStoredBytes, mode, layer, countDoubtsEveryMs: everyMs } = idempotency;
   const longestWaitMs = Math.max(...config.operations.map(({ idempotency: { waitMs } }) => waitMs));
-  const metrics = new Metrics([upstream.responseTimeoutMs, config.lock.leaseMs, longestWaitMs]);
+  const metrics = new AllMetrics([upstream.responseTimeoutMs, config.lock.leaseMs, longestWaitMs]);
   const events = new Events(logger, metrics);
   const { emit } = events;
 
@@ -102,7 +102,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   let watch: StoreWatch | undefined;
   const outages = new Outages(ledger, clock, emit);
   const refusal = () => watch?.refusal;
-  const store = measured(ledger, clock, emit, refusal, () => outages.failed());
+  const store = measured(ledger, clock, emit, refusal, (startedMs) => outages.failed(startedMs));
   closing.defer(() => store.close());
   closing.defer(() => outages.close());
   if (ledger.usage) metrics.trackUsage(() => ledger.usage);
@@ -149,10 +149,10 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
 
   // The path of a request, and the server that requests arrive at.
   const trust = trustOf(listen.trustedProxies);
-  const clientOf: ConstructorParameters<typeof Access>[0]['clientOf'] = (req) => findClient(req, trust);
-  const access = new Access({ clock, logger, metrics, tracing, clientOf });
+  const clientOf: ConstructorParameters<typeof RequestLog>[0]['clientOf'] = (req) => findClient(req, trust);
+  const requestLog = new RequestLog({ clock, logger, metrics, tracing, clientOf });
   const appParts = {
-    ...{ access, lifecycle, authenticator, engine, observation, emit, metrics },
+    ...{ requestLog, lifecycle, authenticator, engine, observation, emit, metrics },
     hop: () => hopOf(layer, storeId()),
     ...{ slots, executor, passthrough, upgrades, headersOf },
   };
@@ -183,6 +183,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
    */
   const reload = async (changed: Config): Promise<boolean> => {
     const changedTimeoutMs = changed.limits.perMerchant?.timeoutMs;
+    const changedLookups = lookupsOf(changed, asking, lookups.byOperation);
     const earlier = rateLimiter;
     const limiter =
       changedTimeoutMs === limitTimeoutMs
@@ -199,7 +200,6 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
       if (limiter !== earlier) limiter?.close();
       throw error;
     }
-    const changedLookups = lookupsOf(changed, asking, lookups.byOperation);
     // From here on nothing waits and nothing throws, so that no request meets half of the new configuration.
     showConfig(metrics, changed);
     logger.level = changed.log.level;
@@ -213,7 +213,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   return {
     ...{ metrics, emit, certificates, keys, store, watch, upstreamTls },
     ...{ engine, lookups, doubtGauges, observation, desk },
-    ...{ lifecycle, access, upgrades, app, server, endKeepAlive, reload },
+    ...{ lifecycle, requestLog, upgrades, app, server, endKeepAlive, reload },
   };
 }
 

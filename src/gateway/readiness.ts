@@ -1,10 +1,10 @@
 import type { Check } from '../admin/source.ts';
 import { reachable } from '../backend/lookup.ts';
 import type { Config } from '../config/schema.ts';
-import { policyWarnings } from '../idempotency/idempotency-options.ts';
 import { type KeySource, keyWarnings } from '../keys/key-source.ts';
 import type { Store } from '../ledger/ledger.ts';
 import type { Clock } from '../lib/clock.ts';
+import { isSafe } from '../requests/target.ts';
 import type { StoreHealth } from '../store/types.ts';
 import type { WarnedAbout } from '../telemetry/label-values.ts';
 import type { Certificates } from './certificates.ts';
@@ -146,7 +146,7 @@ interface Warned {
 
 /** Warnings for the operator at start. They contain ids of secret keys, so /readyz does not show them. */
 export async function findWarnings(
-  config: Pick<Config, 'operations' | 'idempotency' | 'upstream'>,
+  config: Policies,
   { store, keys, certificates }: Warned,
   nowMs: number,
 ): Promise<Warnings> {
@@ -163,3 +163,34 @@ export async function findWarnings(
 /** One line for each warning. */
 export const linesOf = (found: Warnings): string[] =>
   Object.entries(found).flatMap(([about, texts]) => texts.map((text) => `${about}: ${text}`));
+
+type Policies = Pick<Config, 'operations' | 'idempotency' | 'upstream'>;
+
+/** Warnings about dangerous policies, one line each. */
+export function policyWarnings({ operations, idempotency, upstream }: Policies): string[] {
+  const { mode, undeclared } = idempotency;
+  const warnings: string[] = [];
+  if (upstream.endOfConnection === 'trusted')
+    warnings.push(
+      'upstream.endOfConnection is trusted: a response without a length that was cut is stored as the result',
+    );
+  if (mode === 'observe')
+    warnings.push(
+      'idempotency.mode is observe: nothing is protected; every request is sent to the backend, and a duplicate pays twice',
+    );
+  for (const { name, match, idempotency } of operations) {
+    if (idempotency.inDoubt === 'retry')
+      warnings.push(
+        `${name} has inDoubt: retry: a request that may have been executed is sent again; it pays twice, unless the backend itself executes each key once`,
+      );
+    if (idempotency.key === 'none' && !match.methods.every(isSafe))
+      warnings.push(
+        `${name} has key: none: a key does not protect its requests, and a retry is executed again`,
+      );
+  }
+  if (undeclared === 'pass')
+    warnings.push(
+      'idempotency.undeclared is pass: a key does not protect requests that no operation declares',
+    );
+  return warnings;
+}

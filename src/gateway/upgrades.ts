@@ -7,7 +7,7 @@ import { OpenConnections } from '../keys/open-connections.ts';
 import type { Clock } from '../lib/clock.ts';
 import { contextOf } from '../lib/context.ts';
 import { endSoon } from '../lib/problem.ts';
-import type { App } from './http-server.ts';
+import type { Application } from './http-server.ts';
 
 /**
  * WebSocket upgrades. A handshake gets a response object and passes the same middleware as every other request. Then the
@@ -30,7 +30,7 @@ export class Upgrades {
   }
 
   /** Passes a handshake through the middleware. */
-  handle(app: App, req: IncomingMessage, socket: Socket, head: Buffer): void {
+  handle(app: Application, req: IncomingMessage, socket: Socket, head: Buffer): void {
     socket.on('error', () => {});
     this.#handshakes.set(req, { socket, head });
     const res = new app.Response(req);

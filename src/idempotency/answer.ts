@@ -8,19 +8,19 @@ import type { Result } from './call.ts';
 import type { Decision } from './outcome.ts';
 
 /** The merchant's answer. `outcome`: its name in metrics and the log. */
-export type Answer =
+export type MerchantAnswer =
   | { outcome: string; problem: Problem }
   /** `originalRequestId`: the response is a replay, and this is the id of the first request. */
   | { outcome: string; response: BackendResponse; originalRequestId?: string }
   | { outcome: string; stream: Extract<Exchange, { kind: 'oversize' }> };
 
-const refusal = (...of: Parameters<typeof problem>): Answer => {
+const refusal = (...of: Parameters<typeof problem>): MerchantAnswer => {
   const refused = problem(...of);
   return { outcome: refused.code, problem: refused };
 };
 
 /** The merchant's answer for each result of the engine. docs/merchants.md lists the codes. */
-export function answerOf(result: Result): Answer {
+export function answerOf(result: Result): MerchantAnswer {
   switch (result.kind) {
     case 'executed':
       return answerOfExchange(result.exchange, OUTCOMES[result.decision]);
@@ -60,13 +60,13 @@ const OUTCOMES: Record<Decision, string> = {
 };
 
 /** No slot became free in time, or the queue for slots is full. */
-export function overloaded(): Answer {
+export function overloaded(): MerchantAnswer {
   const detail = 'No connection to the backend is free. The request was not sent; retry.';
   return refusal('overloaded', detail);
 }
 
 /** @param outcome the outcome of a complete response: executed, released, forwarded, outcome_unknown */
-export function answerOfExchange(exchange: Exchange, outcome: string): Answer {
+export function answerOfExchange(exchange: Exchange, outcome: string): MerchantAnswer {
   switch (exchange.kind) {
     case 'complete':
       return { outcome, response: exchange.response };
@@ -85,7 +85,7 @@ export function answerOfExchange(exchange: Exchange, outcome: string): Answer {
 export function sendAnswer(
   res: ServerResponse,
   context: RequestContext,
-  answer: Answer,
+  answer: MerchantAnswer,
   next: (refusal: Problem) => void,
 ): void {
   context.outcome = answer.outcome;

@@ -191,8 +191,9 @@ export class Executions {
 
   /**
    * A lookup or a retry may have released or restarted the key while this machine was frozen with both its clocks, which the
-   * fence cannot notice. So the record is read once more. From before that read, this execution may be sent for as long as the
-   * record's age by the store's clock keeps others from taking it for dead, and never after the fence of its start.
+   * fence cannot notice. So the record is read once more. If it is still this owner's, the request may be sent until others could take
+   * the owner for dead, by the record's age on the store's clock and counted from before the read; and never after the fence of its
+   * start.
    *
    * @returns the fence, unless this execution may have lost the key. Then nothing may be sent
    */

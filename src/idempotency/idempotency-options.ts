@@ -1,9 +1,7 @@
 import * as z from 'zod';
 import { DEFAULT_LAYERS, LAYER, LAYER_RULE } from '../ledger/record-id.ts';
-import { isSafe } from '../requests/target.ts';
-import type { InDoubtPolicy } from './call.ts';
+import { headerName, headerValue, wholeNumber } from '../requests/common-options.ts';
 
-const ms = (min: number, max: number) => z.number().int().min(min).max(max);
 export const layerName = z.string().regex(LAYER, LAYER_RULE);
 
 /** Section `idempotency`. */
@@ -19,43 +17,40 @@ export const idempotencyOptions = z.strictObject({
    */
   layer: layerName.default(DEFAULT_LAYERS.gateway),
   /** Headers that carry the key. The first that is present decides. In idempotency-key a quoted string is read as a structured field. */
-  headers: z
-    .array(z.string().regex(/^[a-z0-9-]+$/, 'must be a header name in lower case'))
-    .min(1)
-    .default(['x-service-idempotency', 'idempotency-key']),
+  headers: z.array(headerName).min(1).default(['x-service-idempotency', 'idempotency-key']),
   /**
    * What happens to requests on paths that no operation declares. protect: a request with a key is executed once, as
    * operation `undeclared`. pass: requests are streamed, and a key is ignored. refuse: 404.
    */
   undeclared: z.enum(['protect', 'pass', 'refuse']).default('protect'),
   /** How long a completed key is kept, counted from its start. At most 30 days. */
-  retentionMs: ms(1000, 2_592_000_000).default(86_400_000),
+  retentionMs: wholeNumber(1000, 2_592_000_000).default(86_400_000),
   /**
    * How long a key in doubt is kept, counted from its start. A key that was in doubt is kept for this long again after its
    * completion. Until then, only an operator, a lookup or `inDoubt: retry` can cause a second execution. Default 30 days; not
    * less than retentionMs.
    */
-  inDoubtRetentionMs: ms(1000, 31_536_000_000).default(2_592_000_000),
+  inDoubtRetentionMs: wholeNumber(1000, 31_536_000_000).default(2_592_000_000),
   /**
    * Age of the oldest key in doubt beyond which the alert `OncegateInDoubtOld` pages the person on call. The gateway only
    * shows it to Prometheus. Default one hour.
    */
-  inDoubtPageAfterMs: ms(1000, 2_592_000_000).default(3_600_000),
+  inDoubtPageAfterMs: wholeNumber(1000, 2_592_000_000).default(3_600_000),
   /** A larger response is streamed to the merchant, and only its status is stored. */
-  maxStoredBytes: z.number().int().min(1024).max(67_108_864).default(1_048_576),
+  maxStoredBytes: wholeNumber(1024, 67_108_864).default(1_048_576),
   /** How long a merchant waits for the store to take the response. Then the response is sent unstored. */
-  completeRetryMs: ms(0, 60_000).default(2000),
+  completeRetryMs: wholeNumber(0, 60_000).default(2000),
   /** How often each gateway asks the store how many keys are in doubt, for the metrics. */
-  countDoubtsEveryMs: ms(100, 600_000).default(15_000),
+  countDoubtsEveryMs: wholeNumber(100, 600_000).default(15_000),
   /** The most duplicates that may wait at the same time in one process. Further ones are answered 409 at once. */
-  maxWaiters: z.number().int().min(0).max(1_000_000).default(5000),
+  maxWaiters: wholeNumber(0, 1_000_000).default(5000),
 });
 
 const PLACEHOLDERS = ['{merchant}', '{key}', '{operation}'];
 /** Fields that the gateway itself sets, or that would change what the request is. */
 const NOT_FOR_LOOKUPS =
   /^(?:host|connection|content-length|transfer-encoding|te|trailer|upgrade|expect|accept-encoding|x-merchant-code)$/;
-const statuses = z.array(z.number().int().min(200).max(599));
+const statuses = z.array(wholeNumber(200, 599));
 /** With these a proxy or a CDN in front of the backend says that it got no answer, not that it sent nothing. */
 const UNKNOWN = [502, 503, 504, 520, 522, 524];
 
@@ -74,6 +69,22 @@ export const withUnknown = <T extends { release: number[]; unknown?: number[] | 
   ...policy,
   unknown: policy.unknown ?? UNKNOWN.filter((status) => !policy.release.includes(status)),
 });
+
+/** When a key in doubt is looked up, and when it may be released. An embedded `idempotency` has these options too. */
+export const lookupTimes = {
+  /**
+   * How long a key must have been in doubt before the gateway believes "no such transaction" and frees the key. Until then
+   * the request may still be on its way: in a queue of the backend, in a network that is partitioned, in a gateway that
+   * was paused. If it arrives after this time, the backend executes twice, so choose the longest delay that you can
+   * imagine. The process that sends the lookups counts from when it first saw the key in doubt. Not less than
+   * `lock.leaseMs` and `upstream.responseTimeoutMs`.
+   */
+  releaseAfterMs: wholeNumber(1, 2_592_000_000).default(60_000),
+  /** The pause before the first lookup, counted from when the key is in doubt. */
+  firstAfterMs: wholeNumber(1, 3_600_000).default(1000),
+  /** The pause between two lookups doubles up to this. Lookups end when the record expires. */
+  maxPauseMs: wholeNumber(1, 86_400_000).default(60_000),
+};
 
 /**
  * `operations[].idempotency.lookup`: a GET that asks the backend what became of a transaction. It is sent to `upstream.url`
@@ -100,11 +111,11 @@ const lookupOptions = z
     /** Header fields of the request, such as the gateway's own credentials for the backend. Treated as secret. */
     headers: z
       .record(
-        z
-          .string()
-          .regex(/^[a-z0-9-]+$/, 'must be a header name in lower case')
-          .refine((name) => !NOT_FOR_LOOKUPS.test(name), 'must not be a field that the gateway sets itself'),
-        z.string().regex(/^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$/, 'must be a header value'),
+        headerName.refine(
+          (name) => !NOT_FOR_LOOKUPS.test(name),
+          'must not be a field that the gateway sets itself',
+        ),
+        headerValue,
       )
       .default({}),
     /** Statuses with which the backend says that it executed the transaction, finally. The body becomes the result. */
@@ -115,21 +126,10 @@ const lookupOptions = z
      */
     released: statuses.default([]),
     /** Status of the response that retries get after a lookup has completed the key. */
-    completedStatus: z.number().int().min(200).max(599).default(200),
-    /**
-     * How long a key must have been in doubt before the gateway believes "no such transaction" and frees the key. Until then
-     * the request may still be on its way: in a queue of the backend, in a network that is partitioned, in a gateway that
-     * was paused. If it arrives after this time, the backend executes twice, so choose the longest delay that you can
-     * imagine. The process that sends the lookups counts from when it first saw the key in doubt. Not less than
-     * `lock.leaseMs` and `upstream.responseTimeoutMs`.
-     */
-    releaseAfterMs: ms(1, 2_592_000_000).default(60_000),
+    completedStatus: wholeNumber(200, 599).default(200),
+    ...lookupTimes,
     /** Time limit for the complete answer to one lookup. */
-    timeoutMs: ms(1, 600_000).default(5000),
-    /** The pause before the first lookup, counted from when the key is in doubt. */
-    firstAfterMs: ms(1, 3_600_000).default(1000),
-    /** The pause between two lookups doubles up to this. Lookups end when the record expires. */
-    maxPauseMs: ms(1, 86_400_000).default(60_000),
+    timeoutMs: wholeNumber(1, 600_000).default(5000),
   })
   .superRefine(({ completed, released, firstAfterMs, maxPauseMs }, context) => {
     const both = completed.find((status) => released.includes(status));
@@ -158,14 +158,14 @@ export const operationIdempotencyObject = z.strictObject({
   /** Required with inDoubt: lookup, and allowed only with it. */
   lookup: lookupOptions.optional(),
   /** How long a duplicate waits for the result of the first request. */
-  waitMs: ms(0, 600_000).default(10_000),
+  waitMs: wholeNumber(0, 600_000).default(10_000),
   /** Statuses with which the backend says that it executed nothing: the response is sent, and the key is free again. */
-  release: z.array(z.number().int().min(400).max(599)).default([401, 429]),
+  release: z.array(wholeNumber(400, 599)).default([401, 429]),
   /**
    * Statuses with which a proxy in front of the backend says that it got no answer. The merchant gets the response, and the
    * key is in doubt, because the backend may have executed. Default 502, 503, 504, 520, 522 and 524, without those in `release`.
    */
-  unknown: z.array(z.number().int().min(400).max(599)).optional(),
+  unknown: z.array(wholeNumber(400, 599)).optional(),
 });
 
 /** `operations[].idempotency`. */
@@ -179,42 +179,3 @@ export const operationIdempotencyOptions = operationIdempotencyObject
       context.addIssue({ code: 'custom', path: ['lookup'], message: 'only goes with inDoubt: lookup' });
   })
   .transform(withUnknown);
-
-interface Policies {
-  operations: readonly {
-    name: string;
-    match: { methods: readonly string[] };
-    idempotency: { inDoubt: InDoubtPolicy; key: 'none' | 'optional' | 'required' };
-  }[];
-  idempotency: { mode: 'protect' | 'observe'; undeclared: 'protect' | 'pass' | 'refuse' };
-  upstream: { endOfConnection: 'untrusted' | 'trusted' };
-}
-
-/** Warnings about dangerous policies, one line each. */
-export function policyWarnings({ operations, idempotency, upstream }: Policies): string[] {
-  const { mode, undeclared } = idempotency;
-  const warnings: string[] = [];
-  if (upstream.endOfConnection === 'trusted')
-    warnings.push(
-      'upstream.endOfConnection is trusted: a response without a length that was cut is stored as the result',
-    );
-  if (mode === 'observe')
-    warnings.push(
-      'idempotency.mode is observe: nothing is protected; every request is sent to the backend, and a duplicate pays twice',
-    );
-  for (const { name, match, idempotency } of operations) {
-    if (idempotency.inDoubt === 'retry')
-      warnings.push(
-        `${name} has inDoubt: retry: a request that may have been executed is sent again; it pays twice, unless the backend itself executes each key once`,
-      );
-    if (idempotency.key === 'none' && !match.methods.every(isSafe))
-      warnings.push(
-        `${name} has key: none: a key does not protect its requests, and a retry is executed again`,
-      );
-  }
-  if (undeclared === 'pass')
-    warnings.push(
-      'idempotency.undeclared is pass: a key does not protect requests that no operation declares',
-    );
-  return warnings;
-}

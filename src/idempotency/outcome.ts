@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import type { OperationIdempotency } from '../lib/context.ts';
 import type { Completion, Exchange } from '../lib/exchange.ts';
 import { executedBehind } from '../lib/problem.ts';
 import type { IdempotencyRecord } from '../store/types.ts';
@@ -7,12 +8,7 @@ import type { IdempotencyRecord } from '../store/types.ts';
 export type Decision = 'complete' | 'release' | 'in_doubt';
 
 /** Statuses with a special meaning, from an operation's configuration. */
-export interface StatusPolicy {
-  /** Statuses with which the backend surely did not execute. */
-  release: readonly number[];
-  /** Statuses with which a proxy in front of the backend gave up waiting: the backend may have executed. */
-  unknown: readonly number[];
-}
+export type StatusPolicy = Pick<OperationIdempotency, 'release' | 'unknown'>;
 
 /** What becomes of the key, by what another oncegate behind this one says. */
 const BEHIND = { no: 'release', perhaps: 'in_doubt', yes: 'complete' } as const;

@@ -1,4 +1,5 @@
 import * as z from 'zod';
+import { wholeNumber } from '../requests/common-options.ts';
 
 /** `source: file`: a YAML file, which is read again when it changes. */
 const fileKeys = z.strictObject({
@@ -6,8 +7,6 @@ const fileKeys = z.strictObject({
   /** Path of the key file, absolute or relative to the working directory. Default ./keys.yaml. */
   path: z.string().min(1).default('./keys.yaml'),
 });
-
-const ms = (min: number, max: number) => z.number().int().min(min).max(max);
 
 /** `source: upstream`: no list of keys. A key that is not known is tried once at the backend, with a GET (a probe). */
 const upstreamKeys = z.strictObject({
@@ -26,23 +25,23 @@ const upstreamKeys = z.strictObject({
     .regex(/^[\w-]{1,64}(?:\.[\w-]{1,64}){0,7}$/, 'must be names of members, such as data.merchant_code')
     .default('data.merchant_code'),
   /** Statuses by which the backend says that a secret key is not valid. Only such an answer takes a key out of force. */
-  refused: z.array(z.number().int().min(400).max(499)).min(1).max(10).default([401, 403]),
+  refused: z.array(wholeNumber(400, 499)).min(1).max(10).default([401, 403]),
   /** How long an accepted key is used without asking again. A key that is used is renewed after half of it, in the background. */
-  acceptedMs: ms(1000, 3_600_000).default(60_000),
+  acceptedMs: wholeNumber(1000, 3_600_000).default(60_000),
   /** How long a refused key is refused without asking again. */
-  refusedMs: ms(100, 600_000).default(5000),
+  refusedMs: wholeNumber(100, 600_000).default(5000),
   /** How long after it was accepted a key may be used while the backend cannot check it. */
-  staleMs: ms(0, 604_800_000).default(3_600_000),
+  staleMs: wholeNumber(0, 604_800_000).default(3_600_000),
   /** Time for the complete answer to a probe, and before that for its turn in the queue. */
-  timeoutMs: ms(100, 60_000).default(2000),
+  timeoutMs: wholeNumber(100, 60_000).default(2000),
   /** Probes of one process at once. Keys that were never accepted take at most half of them. */
-  maxProbes: z.number().int().min(2).max(1000).default(16),
+  maxProbes: wholeNumber(2, 1000).default(16),
   /** Probes per second, in one process, of keys that were never accepted. */
-  maxPerSecond: z.number().int().min(1).max(100_000).default(200),
+  maxPerSecond: wholeNumber(1, 100_000).default(200),
   /** Requests with such keys that wait for a probe at once, in one process; one more is answered 503 overloaded. */
-  maxWaiting: z.number().int().min(1).max(100_000).default(1000),
+  maxWaiting: wholeNumber(1, 100_000).default(1000),
   /** Accepted keys that one process knows at once, and as many refused ones. */
-  maxKeys: z.number().int().min(1).max(1_000_000).default(10_000),
+  maxKeys: wholeNumber(1, 1_000_000).default(10_000),
 });
 
 export type UpstreamKeyOptions = z.infer<typeof upstreamKeys>;

@@ -82,7 +82,7 @@ export class Authenticator {
   /** Every invalid key gets the same answer, to prevent probing. */
   readonly #invalidKey: { kind: 'refused'; problem: Problem };
   /**
-   * Valid keys by the plain SHA-256 of the secret key, because the HMAC of a look-up costs as much as the rest of
+   * Valid keys by the plain SHA-256 of the secret key, because the HMAC of a search costs as much as the rest of
    * authentication. Invalid keys are never cached, so that unknown, revoked and expired keys take the same time.
    */
   readonly #validKeys = new Map<string, KeyEntry>();
@@ -118,7 +118,7 @@ export class Authenticator {
     return { kind: 'merchant', merchant: merchantOf(entry), key: entry };
   }
 
-  /** A mistyped key needs no look-up. Whether a key is mistyped is no secret: anyone can compute the checksum. */
+  /** A mistyped key needs no search. Whether a key is mistyped is no secret: anyone can compute the checksum. */
   #find(secret: string): KeyEntry | undefined {
     return isMistyped(secret) ? undefined : this.#keys.find(secret);
   }

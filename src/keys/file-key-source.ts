@@ -104,8 +104,11 @@ export class FileKeySource implements KeySource {
     this.#generation++;
     for (const listener of this.#listeners) listener();
     this.#options.emit?.('keys_reloaded', { keys: index.size });
-    const left = merchantsOf(index);
-    const gone = [...merchantsOf(earlier)].filter((code) => !left.has(code));
+    const left = new Set(validIn(index).map(({ merchantCode }) => merchantCode));
+    const lost = validIn(earlier)
+      .filter((key) => index.current(key)?.merchantCode !== key.merchantCode)
+      .map(({ merchantCode }) => merchantCode);
+    const gone = [...new Set(lost)].filter((code) => !left.has(code));
     if (gone.length > 0)
       this.#options.emit?.('merchants_removed', {
         removed: gone.length,
@@ -114,8 +117,9 @@ export class FileKeySource implements KeySource {
   }
 }
 
-const merchantsOf = (index: KeyIndex): Set<string> =>
-  new Set([...index.entries()].map(({ merchantCode }) => merchantCode));
+/** The keys that are in force now or later. Somebody has decided about the others. */
+const validIn = (index: KeyIndex, nowMs = Date.now()): KeyEntry[] =>
+  [...index.entries()].filter(({ expiresAtMs, revokedAtMs }) => Math.min(expiresAtMs, revokedAtMs) > nowMs);
 
 async function readKeys({ path, pepper }: FileKeySourceOptions): Promise<Version<KeyIndex>> {
   const bytes = await readBounded(path, MAX_BYTES).catch((error: unknown) => {

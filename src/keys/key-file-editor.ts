@@ -79,7 +79,7 @@ export class KeyFileEditor {
     this.#check(merchantCode, key.id);
   }
 
-  /** Sets the time of a key, to an earlier one if it has one; ISO 8601. @throws KeysNotEdited */
+  /** Sets a time of a key (ISO 8601). One that is set already can only become earlier. @throws KeysNotEdited */
   setTime(merchantCode: string, id: string, member: 'expiresAt' | 'revokedAt', time: string): void {
     const { key } = this.#place(merchantCode, id);
     const before = this.find(merchantCode, id)?.[member];

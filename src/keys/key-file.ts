@@ -42,8 +42,8 @@ function mapping<Shape extends z.core.$ZodLooseShape>(shape: Shape) {
   });
 }
 
-/** A key as a file declares it, and as Redis has it. */
-export const declaredKey = mapping({
+/** A key as a file declares it. */
+const declaredKey = mapping({
   /** Unique within the merchant. Safe to log. */
   id: keyName,
   /** `hmac-sha256:` and the HMAC-SHA-256 of the secret key under `auth.pepper`, in 64 hex digits. */

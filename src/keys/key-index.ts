@@ -46,7 +46,7 @@ export class KeyIndex {
     return new KeyIndex(key, entriesOf(file, pepper, key));
   }
 
-  /** Computes one HMAC and does one look-up, for known and unknown keys. */
+  /** Computes one HMAC and searches once, for known and unknown keys. */
   find(secret: string): KeyEntry | undefined {
     return this.#entries.get(hashSecret(this.#pepper, secret));
   }

@@ -30,7 +30,7 @@ export function isInForce(entry: KeyEntry, nowMs: number): boolean {
 export interface KeySourceHealth {
   /** One line. */
   readonly detail: string;
-  /** Number of keys in the source, whether or not they are in force. Without a list: of those that were accepted. */
+  /** How many keys the source has, in force or not. A source without a list counts those that it has accepted. */
   readonly keys: number;
 }
 

@@ -89,8 +89,8 @@ export class Commits {
    */
   async complete(client: SqlClient, claim: Claim, completion: Completion, wasTold: boolean): Promise<void> {
     const { execution, record } = claim;
-    const sealed = this.#cipher.seal(execution.recordId, completion);
-    const { write } = rules.commit(undefined, execution, sealed, wasTold, this.#own, this.#stamp());
+    const stored = this.#cipher.encrypt(execution.recordId, completion);
+    const { write } = rules.commit(undefined, execution, stored, wasTold, this.#own, this.#stamp());
     await this.#transactions.complete(client, execution.recordId, record.revision, write as Replace);
   }
 

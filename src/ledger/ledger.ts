@@ -167,9 +167,9 @@ export class Ledger extends LedgerReader {
    */
   complete(execution: Execution, completion: Completion, wasTold = false): Promise<Written> {
     const { recordId } = execution;
-    const sealed = this.cipher.seal(recordId, completion);
+    const encrypted = this.cipher.encrypt(recordId, completion);
     return this.#applyOwn(execution, (held, stamp) =>
-      rules.complete(held, execution, sealed, wasTold, this.#own, stamp),
+      rules.complete(held, execution, encrypted, wasTold, this.#own, stamp),
     );
   }
 
@@ -219,7 +219,7 @@ export class Ledger extends LedgerReader {
   ): Promise<Resolved> {
     const stored =
       resolution.as === 'completed'
-        ? { ...resolution, completion: this.cipher.seal(recordId, resolution.completion) }
+        ? { ...resolution, completion: this.cipher.encrypt(recordId, resolution.completion) }
         : resolution;
     const token = this.#random.token();
     const held = await this.register.read(recordId);
@@ -228,8 +228,8 @@ export class Ledger extends LedgerReader {
   }
 
   /**
-   * Raises the count of the store's identity, and makes the identity if there is none. Notes for {@link VISIT_LASTS_MS} that a gateway in this mode uses it.
-   * Durable.
+   * Raises the count of the store's identity, which it makes if there is none. Notes for {@link VISIT_LASTS_MS} that a gateway in this
+   * mode uses the store. Durable.
    */
   visit(mode: Mode): Promise<IdentityInUse> {
     return this.register.visit(mode);
@@ -333,7 +333,7 @@ export class Ledger extends LedgerReader {
     return (answer: Answer | rules.Meaning): Answer | ExistingAnswer => {
       if (answer.kind !== 'completed') return answer;
       const { kind, completion, requestId } = answer;
-      return { kind, response: this.cipher.openResponse(recordId, completion), requestId };
+      return { kind, response: this.cipher.decryptResponse(recordId, completion), requestId };
     };
   }
 

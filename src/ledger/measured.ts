@@ -27,14 +27,14 @@ const NOT_FOR_MERCHANTS: ReadonlySet<Timed> = new Set([
  * Wraps a store, and tells the result and duration of each command, and which record cannot be read.
  *
  * @param refusal why starts and restarts must not be sent to the store now, although it may take them
- * @param failed called when the store has not answered a command, or has refused it
+ * @param failed called with the start of a command that the store has not answered, or has refused
  */
 export function measured(
   store: Store,
   clock: Clock,
   emit: Emit,
   refusal: () => string | undefined = () => undefined,
-  failed: () => void = () => {},
+  failed: (startedMs: number) => void = () => {},
 ): Store {
   const timed = (method: Timed) => {
     const send = store[method].bind(store) as (...args: unknown[]) => Promise<unknown>;
@@ -52,13 +52,13 @@ export function measured(
         (answer) => {
           const isOk = method !== 'health' || (answer as StoreHealth).ok;
           ended(isOk);
-          if (!isOk) failed();
+          if (!isOk) failed(startedMs);
           return answer;
         },
         (error: unknown) => {
           ended(false);
           if (error !== refused && error instanceof StoreUnavailable && !(error instanceof UnreadableRecord))
-            failed();
+            failed(startedMs);
           const [subject] = args as [RecordId | { recordId: RecordId }];
           const recordId = typeof subject === 'object' ? subject.recordId : subject;
           if (error instanceof UnreadableRecord && !NOT_FOR_MERCHANTS.has(method))

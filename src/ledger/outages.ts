@@ -1,7 +1,5 @@
-import type { RecordId, Token } from '../lib/brands.ts';
+import type { RecordId } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
-import { messageOf } from '../lib/files.ts';
-import type { Owner } from '../store/types.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { Store } from './ledger.ts';
 
@@ -9,8 +7,10 @@ import type { Store } from './ledger.ts';
 const LOOK_EVERY_MS = 250;
 /** An outage is over when nothing has failed for so long: a disk that is almost full takes some writes and refuses others. */
 const QUIET_MS = 1000;
-/** No record has this id, and no execution this token. */
-const NOBODY: Owner = { recordId: '0'.repeat(64) as RecordId, token: Buffer.alloc(16) as Token };
+/** A store that was lost takes no writes yet while its replicas catch up. That is part of its return, unless it lasts longer. */
+const RETURN_MS = 10_000;
+/** No record has this id. */
+const NO_RECORD = '0'.repeat(64) as RecordId;
 
 /**
  * Tells when the store stops to answer, when it refuses writes only, and when it works again: once for each outage, however many
@@ -21,8 +21,8 @@ export class Outages {
   readonly #clock: Clock;
   readonly #emit: Emit;
   // All times are on the monotonic clock.
-  #outage: { isLost: boolean; sinceMs: number } | undefined;
-  /** The first failure that the store was not asked about yet, and the last one. */
+  #outage: { isLost: boolean; lostAtMs: number; sinceMs: number } | undefined;
+  /** When the first command began that failed and that the store was not asked about yet. */
   #suspectAtMs: number | undefined;
   #failedAtMs = 0;
   #askedAtMs = Number.NEGATIVE_INFINITY;
@@ -41,10 +41,10 @@ export class Outages {
     look();
   }
 
-  /** A command has failed. */
-  failed(): void {
+  /** A command has failed. `startedMs`: when it was sent, because it may have waited for its time limit. */
+  failed(startedMs: number): void {
     this.#failedAtMs = this.#clock.monotonicMs();
-    this.#suspectAtMs ??= this.#failedAtMs;
+    this.#suspectAtMs ??= startedMs;
     if (this.#failedAtMs - this.#askedAtMs >= LOOK_EVERY_MS) void this.#look();
   }
 
@@ -64,11 +64,14 @@ export class Outages {
     if (!this.#cancel) return;
     const nowMs = this.#clock.monotonicMs();
     if (found) {
-      const { isLost, reason } = found;
+      const { reason } = found;
       this.#failedAtMs = nowMs;
-      if (isLost && !this.#outage?.isLost) this.#emit('store_lost', { reason });
-      if (!isLost && this.#outage?.isLost !== false) this.#emit('store_refuses', { reason });
-      this.#outage = { isLost, sinceMs: this.#outage?.sinceMs ?? sinceMs };
+      const last = this.#outage ?? { isLost: undefined, lostAtMs: Number.NEGATIVE_INFINITY, sinceMs };
+      const lostAtMs = found.isLost ? nowMs : last.lostAtMs;
+      const isLost = nowMs - lostAtMs < RETURN_MS;
+      if (isLost && !last.isLost) this.#emit('store_lost', { reason });
+      if (!isLost && last.isLost !== false) this.#emit('store_refuses', { reason });
+      this.#outage = { ...last, isLost, lostAtMs };
     } else if (this.#outage && nowMs - this.#failedAtMs >= QUIET_MS) {
       this.#emit('store_works', { lastedMs: Math.round(this.#failedAtMs - this.#outage.sinceMs) });
       this.#outage = undefined;
@@ -77,11 +80,9 @@ export class Outages {
 
   /** What is wrong with the store now. `isLost`: it does not answer reads either. */
   async #ask(): Promise<{ isLost: boolean; reason: string } | undefined> {
-    const read = this.#store.get(NOBODY.recordId).catch(() => 'lost');
+    const read = this.#store.get(NO_RECORD).catch(() => 'lost');
     const { ok, detail } = await this.#store.health();
     const isLost = (await read) === 'lost';
-    // Its own probe waits for no replica. A write that does follows, which changes nothing.
-    const reason = ok ? await this.#store.takeBack(NOBODY).then(() => undefined, messageOf) : detail;
-    return reason === undefined ? undefined : { isLost, reason };
+    return ok ? undefined : { isLost, reason: detail };
   }
 }

@@ -63,7 +63,7 @@ export class LedgerReader {
 
   async get(recordId: RecordId): Promise<IdempotencyRecord | undefined> {
     const seen = await this.register.read(recordId);
-    return seen && this.cipher.open(recordId, seen.record);
+    return seen && this.cipher.decrypt(recordId, seen.record);
   }
 
   /** Whether the record is executing and its owner is dead. Only reads. */

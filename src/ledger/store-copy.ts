@@ -217,7 +217,7 @@ export class Copy {
     }
   }
 
-  /** Returns what it was, unless it has expired. */
+  /** Copies a record or an audit trail, and returns which it was, unless the record has expired. */
   async #copyOne({ id, kind }: Scanned): Promise<'completed' | 'open' | 'audits' | undefined> {
     const { from, to } = this.#options;
     if (kind === 'audit') {

@@ -1,12 +1,12 @@
 import { readFileSync } from 'node:fs';
 import Module, { createRequire } from 'node:module';
-// An old Node, whose module has fewer members, must get as far as the sentence of src/main.ts.
+// The whole module: a named import that an old Node lacks would fail before src/main.ts can say which Node is needed.
 import vm from 'node:vm';
 
 /**
  * Loads a CommonJS bundle with the code that V8 compiled of it when the bundle was made. Compiling takes a quarter of a start. The
  * code is beside the bundle, so only who can replace the bundle can replace the code. Node's own compile cache needs a folder that
- * the process can write and nobody else can, and it has no functions that are compiled when they are first called.
+ * the process can write and nobody else can, and it lacks the functions that are compiled at their first call.
  */
 export function loadBundle(file: string): { script: vm.Script; exports: unknown } {
   const cachedData = compiledCode(file);

@@ -23,7 +23,7 @@ export type ProblemRow = [
  * execution whose answer was lost.
  */
 export const problems = {
-  missing_credentials: [401, 'no', 'never', 'A bearer secret key is required'],
+  missing_credentials: [401, 'no', 'never', 'Credentials are required'],
   invalid_key: [401, 'no', 'never', 'The secret key is not valid'],
   insufficient_scope: [403, 'no', 'never', 'The secret key may not call this operation'],
   not_declared: [404, 'no', 'never', 'The request is not declared'],

@@ -36,8 +36,8 @@ export function problem(code: ProblemCode, detail: string, options: ProblemOptio
 }
 
 /**
- * Whether another gateway behind this one says that the request was executed, if the answer is that gateway's own. `perhaps` also if
- * its code is not known here.
+ * What another gateway behind this one says of the execution, if the answer is that gateway's own. A code that is not known here says
+ * `perhaps`.
  */
 export function executedBehind({ status, headers, body }: BackendResponse): Executed | undefined {
   const isType = (text: string, i: number) =>

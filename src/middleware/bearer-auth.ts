@@ -8,9 +8,9 @@ import { FileKeySource } from '../keys/file-key-source.ts';
 import { systemClock } from '../lib/clock.ts';
 import { findContext, type Merchant } from '../lib/context.ts';
 import { problemDocument, sendProblem } from '../lib/problem.ts';
-import { newRequestId } from '../telemetry/access.ts';
 import { Events } from '../telemetry/emit.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
+import { newRequestId } from '../telemetry/request-log.ts';
 
 /** Options of {@link bearerAuth}. */
 export interface BearerAuthOptions {

@@ -3,7 +3,7 @@ import express from 'express';
 import type * as z from 'zod';
 import { checkConfig } from '../config/load.ts';
 import type { configSchema } from '../config/schema.ts';
-import { Gateway as RunningGateway } from '../gateway/gateway.ts';
+import { RunningGateway } from '../gateway/gateway.ts';
 import { systemClock } from '../lib/clock.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
 import type { Health } from './stores.ts';
@@ -45,8 +45,8 @@ export interface GatewayOptions {
 /** The gateway that {@link createGateway} resolves to. */
 export interface Gateway {
   /**
-   * The whole gateway as an Express application, to mount in a larger one. The larger one's server then has to do what
-   * `listen` does otherwise; see docs/embedding.md.
+   * The whole gateway as an Express application, to mount in a larger one. Then the server of the larger one has to do what
+   * `listen` would do; see docs/embedding.md.
    */
   readonly app: (req: IncomingMessage, res: ServerResponse, next?: (error?: unknown) => void) => void;
   /**

@@ -9,7 +9,7 @@ import { limitOptions } from '../config/schema.ts';
 import { answerOfExchange, overloaded, sendStream } from '../idempotency/answer.ts';
 import { idempotencyOptions } from '../idempotency/idempotency-options.ts';
 import { disconnectSignalOf, targetOf } from '../idempotency/protect.ts';
-import { forwardAuthorization } from '../keys/authorization-header.ts';
+import { authOptions } from '../keys/auth-options.ts';
 import { systemClock } from '../lib/clock.ts';
 import { findContext } from '../lib/context.ts';
 import { asReceived, type Exchange, releaseAfter } from '../lib/exchange.ts';
@@ -22,8 +22,9 @@ import {
   sendProblem,
 } from '../lib/problem.ts';
 import { findClientInExpress } from '../requests/client-address.ts';
+import { wholeNumber } from '../requests/common-options.ts';
 import { HOPS } from '../requests/fields.ts';
-import { newRequestId } from '../telemetry/access.ts';
+import { newRequestId } from '../telemetry/request-log.ts';
 import { executionOf, type HandlerRequest } from './handler-request.ts';
 import { bodyOf, type ParsedRequest } from './parsed-body.ts';
 import { writeResponse } from './respond.ts';
@@ -58,8 +59,14 @@ export interface ForwardOptions {
   bodyTimeoutMs?: number;
   /** A larger response is streamed, and not stored by `idempotency`. Default 1 MiB. */
   maxStoredBytes?: number;
-  /** What becomes of the Authorization header. Default `keep`. */
-  authorization?: 'keep' | 'strip';
+  /** The Authorization that the backend gets: that of the merchant (`keep`, the default), none (`strip`), or `replaceWith`. */
+  authorization?: 'keep' | 'strip' | 'replace';
+  /**
+   * Needed with `authorization: 'replace'`, and only goes with it: the whole value, such as `Bearer` and a token. It is sent together
+   * with `X-Merchant-Code`, and only if the merchant is known: from `req.merchant`, or, for a request with a key, from the option
+   * `merchant` of `idempotency`.
+   */
+  replaceWith?: string;
   /** The request target for the backend. Default: the target as received. */
   target?(req: HandlerRequest): string;
 }
@@ -70,14 +77,20 @@ const { bodyBytes, bodyTimeoutMs } = limitOptions.shape;
 const { maxStoredBytes } = idempotencyOptions.shape;
 
 /** The options of `forward` that are plain values. Most are those of the gateway's configuration, with its defaults. */
-export const forwardOptions = z.strictObject({
-  upstream: upstreamOptions.shape.url,
-  ...{ connectTimeoutMs, maxConnections, maxQueued, queueTimeoutMs },
-  ...{ maxStreams, keepAliveMs, endOfConnection },
-  ...{ bodyBytes, bodyTimeoutMs, maxStoredBytes },
-  responseTimeoutMs: z.number().int().min(1).max(3_600_000).default(25_000),
-  authorization: z.enum(['keep', 'strip']).default('keep'),
-});
+export const forwardOptions = z
+  .strictObject({
+    upstream: upstreamOptions.shape.url,
+    ...{ connectTimeoutMs, maxConnections, maxQueued, queueTimeoutMs },
+    ...{ maxStreams, keepAliveMs, endOfConnection },
+    ...{ bodyBytes, bodyTimeoutMs, maxStoredBytes },
+    responseTimeoutMs: wholeNumber(1, 3_600_000).default(25_000),
+    authorization: authOptions.shape.forward,
+    replaceWith: authOptions.shape.replaceWith,
+  })
+  .refine(({ authorization, replaceWith }) => (authorization === 'replace') === (replaceWith !== undefined), {
+    path: ['replaceWith'],
+    message: "is needed with authorization: 'replace', and only goes with it",
+  });
 
 /** The handler that {@link forward} returns. */
 export interface ForwardHandler {
@@ -108,7 +121,7 @@ export function forward(options: ForwardOptions): ForwardHandler {
   const upstream = { ...settings, url: settings.upstream };
   const executor = new Executor(upstream, settings.maxStoredBytes, systemClock);
   const slots = new Slots(upstream, systemClock);
-  const headersOf = headersMaker(settings.authorization);
+  const headersOf = headersMaker(settings);
   let hasWarned = false;
 
   /** Sends the request, unless no connection became free in time or the merchant has disconnected. */
@@ -167,20 +180,25 @@ export function forward(options: ForwardOptions): ForwardHandler {
   return Object.assign(handler, { close: () => executor.destroy() });
 }
 
-function headersMaker(forwarding: 'keep' | 'strip') {
+function headersMaker({ authorization, replaceWith }: z.infer<typeof forwardOptions>) {
   const keyHeaders = idempotencyOptions.shape.headers.parse(undefined);
-  const authorization = forwardAuthorization({ forward: forwarding, replaceWith: undefined });
-  return (req: Request, requestId: string): string[] =>
-    forwardedHeaders(req.rawHeaders, {
+  const keep = (value: string) => (authorization === 'keep' ? value : undefined);
+  return (req: Request, requestId: string): string[] => {
+    // `idempotency` asks for no merchant if there is no key.
+    const merchantCode = findContext(req)?.merchant?.code || req.merchant?.code || '';
+    const fields = forwardedHeaders(req.rawHeaders, {
       requestId,
-      merchantCode: findContext(req)?.merchant?.code ?? req.merchant?.code ?? '',
+      merchantCode,
       client: findClientInExpress(req),
-      authorization,
+      authorization: keep,
       keyHeaders: executionOf(req)?.keyHeaders ?? keyHeaders,
       keepUnderscore: [],
       unencoded: true,
       hops: req.headers[HOPS] as string | undefined,
     });
+    if (replaceWith !== undefined && merchantCode !== '') fields.push('Authorization', replaceWith);
+    return fields;
+  };
 }
 
 /** The refusal of a request whose bytes a body parser has taken. Who deploys the application reads the first one as a warning of Node. */

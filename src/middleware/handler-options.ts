@@ -7,6 +7,7 @@ import type { Lookup } from '../doubts/lookups.ts';
 import {
   idempotencyOptions,
   layerName,
+  lookupTimes,
   operationIdempotencyObject,
   refineStatuses,
   withUnknown,
@@ -14,6 +15,7 @@ import {
 import { DEFAULT_LAYERS } from '../ledger/record-id.ts';
 import { systemClock, within } from '../lib/clock.ts';
 import type { LookupAnswer } from '../lib/exchange.ts';
+import { wholeNumber } from '../requests/common-options.ts';
 import type { Logger } from '../telemetry/logger.ts';
 import type { HandlerRequest, Idempotency } from './handler-request.ts';
 import type { Metrics } from './shared-metrics.ts';
@@ -94,8 +96,7 @@ export interface IdempotencyOptions {
   key?: 'none' | 'optional' | 'required';
   /**
    * Headers that carry the key, in lower case. The first that is present decides. Default `x-service-idempotency` and
-   * `idempotency-key`. Another middleware may set
-   * or remove the key in `req.headers` first.
+   * `idempotency-key`. Another middleware may set or remove the key in `req.headers` first.
    */
   headers?: string[];
   /** How long a duplicate waits for the result of the first request. Default 10 s. */
@@ -152,7 +153,6 @@ export interface IdempotencyMiddleware {
   close(ms?: number): Promise<void>;
 }
 
-const ms = (min: number, max: number) => z.number().int().min(min).max(max);
 const { key, inDoubt, waitMs, release, unknown } = operationIdempotencyObject.shape;
 const { headers, maxStoredBytes, completeRetryMs, maxWaiters } = idempotencyOptions.shape;
 const { maxQueued, queueTimeoutMs, responseTimeoutMs } = upstreamOptions.shape;
@@ -170,11 +170,11 @@ export const handlerOptions = z
     ...{ key, inDoubt, waitMs, release, unknown },
     ...{ headers, maxStoredBytes, completeRetryMs, maxWaiters },
     timeoutMs: responseTimeoutMs,
-    abandonAfterMs: ms(1, 86_400_000).default(3_600_000),
+    abandonAfterMs: wholeNumber(1, 86_400_000).default(3_600_000),
     limits: z
       .strictObject({
         ...{ bodyBytes, bodyTimeoutMs, inFlight },
-        executing: z.number().int().min(1).max(100_000).default(1000),
+        executing: wholeNumber(1, 100_000).default(1000),
         queued: maxQueued,
         queueTimeoutMs,
       })
@@ -182,12 +182,6 @@ export const handlerOptions = z
   })
   .superRefine(refineStatuses)
   .transform(withUnknown);
-
-export const lookupOptions = z.strictObject({
-  releaseAfterMs: ms(1, 2_592_000_000).default(60_000),
-  firstAfterMs: ms(1, 3_600_000).default(1000),
-  maxPauseMs: ms(1, 86_400_000).default(60_000),
-});
 
 /** The options that are plain values, checked, with their defaults. @throws {TypeError} */
 export function parsePolicy(options: IdempotencyOptions) {
@@ -229,7 +223,7 @@ export function handlerLookups(
 ): Map<string, Lookup> {
   if (!lookup) return new Map();
   const { ask, ...values } = lookup;
-  const times = parsed(lookupOptions, values, 'idempotency: lookup');
+  const times = parsed(z.strictObject(lookupTimes), values, 'idempotency: lookup');
   for (const [name, ms] of Object.entries({ timeoutMs, leaseMs }))
     if (times.releaseAfterMs < ms)
       throw new TypeError(`idempotency: lookup: releaseAfterMs: must not be less than ${name} (${ms})`);

@@ -125,7 +125,7 @@ export function handlerView(
 }
 
 /** A handler that executes a request with a key. */
-export interface Execution {
+export interface HandlerExecution {
   /** Headers that may carry the key. */
   readonly keyHeaders: readonly string[];
   maySend(): boolean;
@@ -136,5 +136,5 @@ export interface Execution {
 }
 
 /** The execution that a request belongs to, for `forward`. */
-export const executions = new WeakMap<IncomingMessage, Execution>();
-export const executionOf = (req: IncomingMessage): Execution | undefined => executions.get(req);
+export const executions = new WeakMap<IncomingMessage, HandlerExecution>();
+export const executionOf = (req: IncomingMessage): HandlerExecution | undefined => executions.get(req);

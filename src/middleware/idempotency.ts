@@ -3,7 +3,7 @@ import { pipeline } from 'node:stream';
 import { Slots } from '../backend/slots.ts';
 import { Lookups } from '../doubts/lookups.ts';
 import { admit, Lifecycle } from '../gateway/admission.ts';
-import type { Answer } from '../idempotency/answer.ts';
+import type { MerchantAnswer } from '../idempotency/answer.ts';
 import type { Call } from '../idempotency/call.ts';
 import { Engine } from '../idempotency/engine.ts';
 import { idempotencyOptions } from '../idempotency/idempotency-options.ts';
@@ -16,10 +16,10 @@ import { findClientInExpress } from '../requests/client-address.ts';
 import { valuesOf } from '../requests/fields.ts';
 import { hopOf } from '../requests/hops.ts';
 import { isSafe } from '../requests/target.ts';
-import { Access } from '../telemetry/access.ts';
 import { type Emit, Events } from '../telemetry/emit.ts';
 import { createLogger } from '../telemetry/logger.ts';
-import type { Metrics } from '../telemetry/metrics.ts';
+import type { AllMetrics } from '../telemetry/metrics.ts';
+import { RequestLog } from '../telemetry/request-log.ts';
 import {
   checkLifetimes,
   handlerLookups,
@@ -67,8 +67,8 @@ class Handlers {
   readonly #options: IdempotencyOptions;
   readonly #policy: Policy;
   readonly #hop: () => string | undefined;
-  readonly #metrics: Metrics;
-  readonly #access: Access;
+  readonly #metrics: AllMetrics;
+  readonly #requestLog: RequestLog;
   readonly #lifecycle = new Lifecycle();
   readonly #engine: Engine;
   readonly #lookups: Lookups;
@@ -92,7 +92,7 @@ class Handlers {
     checkLifetimes(policy, store);
     this.#metrics = openedMetrics(options.metrics, policy, store.lifetimes);
     const { logger = createLogger('warn') } = options;
-    this.#access = new Access({
+    this.#requestLog = new RequestLog({
       clock: systemClock,
       logger,
       metrics: this.#metrics,
@@ -117,7 +117,7 @@ class Handlers {
 
   middleware(): IdempotencyMiddleware {
     const { limits, headers, layer } = this.#policy;
-    const admitted = admit(this.#access, limits.inFlight, this.#lifecycle);
+    const admitted = admit(this.#requestLog, limits.inFlight, this.#lifecycle);
     const protectedBy = protect({
       engine: this.#engine,
       layer,
@@ -144,7 +144,7 @@ class Handlers {
         if (refusal !== undefined) return refuse(refusal);
         let stranger: Problem | undefined;
         try {
-          stranger = this.#identify(req);
+          stranger = this.#identify(req, res);
         } catch (error) {
           return next(error);
         }
@@ -171,7 +171,7 @@ class Handlers {
   }
 
   /** @returns the refusal of a request with a key whose merchant the application does not know */
-  #identify(req: Request): Problem | undefined {
+  #identify(req: Request, res: ServerResponse): Problem | undefined {
     const { operation: name, key, inDoubt, waitMs, release, unknown } = this.#policy;
     const context = contextOf(req);
     const { merchant = (of: HandlerRequest) => of.merchant?.code } = this.#options;
@@ -185,7 +185,7 @@ class Handlers {
     };
     const hasKey = isProtected && keyFields(req, this.#policy.headers).length > 0;
     const code = hasKey ? merchant(req as HandlerRequest) : undefined;
-    if (hasKey && code === undefined) return unauthenticated();
+    if (hasKey && code === undefined) return unauthenticated(res);
     if (hasKey && (typeof code !== 'string' || !MERCHANT.test(code)))
       throw new TypeError(
         'idempotency: merchant: must return 1 to 255 printable ASCII characters for every request with a key, or undefined',
@@ -263,7 +263,7 @@ class Handlers {
     });
   }
 
-  #respond(res: ServerResponse, answer: Answer, next: (refusal: Problem) => void): void {
+  #respond(res: ServerResponse, answer: MerchantAnswer, next: (refusal: Problem) => void): void {
     const context = contextOf(res.req);
     const recording = this.#recordings.get(res);
     if (recording?.redirected.isAnswered) {

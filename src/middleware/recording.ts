@@ -60,7 +60,7 @@ export class Recording {
     }, options.timeoutMs);
   }
 
-  /** The execution has ended, and the merchant gets nothing of it. What the handler still writes of an oversize response is dropped. */
+  /** Ends the recording of a response that the merchant does not get. Drops what the handler still writes of an oversize one. */
   leave(): void {
     if (this.#isHandlerDone) this.restore();
     else if (this.#oversize) {

@@ -35,7 +35,7 @@ export class RedirectedResponse {
   readonly #held: ServerResponse;
   /** The descriptors of the response's own properties that were replaced. */
   readonly #before = new Map<string, PropertyDescriptor | undefined>();
-  /** The listeners of others than the handler, by event. */
+  /** The listeners by event, without those of the handler. */
   readonly #otherListeners: ReadonlyMap<string, readonly Listener[]>;
   /** What Node has set on the real response meanwhile. */
   readonly #real: Bag = {};
@@ -150,7 +150,7 @@ export class RedirectedResponse {
     });
   }
 
-  /** The merchant's answer was sent, which is not the handler's. */
+  /** Tells the others that the merchant's answer was sent. It is not the handler's. */
   #tellOthers(name: string, args: unknown[]): void {
     for (const listener of this.#otherListeners.get(name) ?? []) listener.apply(this.#res, args);
     this.#whenSent?.();

@@ -1,9 +1,10 @@
+import type { ServerResponse } from 'node:http';
 import { type Problem, problem } from '../lib/problem.ts';
 
-/** The refusal of a request whose merchant the application does not know. A 401 must have a challenge (RFC 9110). */
-export const unauthenticated = (): Problem =>
+/** The refusal of a request whose merchant the application does not know. A 401 must have a challenge (RFC 9110): its own, if it has set one. */
+export const unauthenticated = (res: ServerResponse): Problem =>
   problem('missing_credentials', 'The application has authenticated no merchant. Nothing was executed.', {
-    headers: { 'WWW-Authenticate': 'Bearer' },
+    headers: { 'WWW-Authenticate': String(res.getHeader('WWW-Authenticate') ?? 'Bearer') },
   });
 
 /** The answer when the handler is late. Its key is still being executed, so retries get 409 `request_in_flight` until it ends. */

@@ -1,7 +1,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { DoubtGauges, type DoubtGaugesOptions } from '../doubts/doubt-gauges.ts';
 import { idempotencyOptions } from '../idempotency/idempotency-options.ts';
-import { Metrics as AllMetrics } from '../telemetry/metrics.ts';
+import { AllMetrics } from '../telemetry/metrics.ts';
 import type { OpenedStore } from './stores.ts';
 
 /** Metrics of one `idempotency`, or of several. docs/metrics.md describes each of them. */

@@ -158,7 +158,7 @@ export interface Health {
 
 /** An open store for `idempotency`. Several of them may share it. */
 export interface IdempotencyStore {
-  /** Whether the store accepts records now, which it proves by writing one. */
+  /** Whether the store accepts records now, replicas included, which it proves by writing one. */
   health(): Promise<Health>;
   /** Closes the store. Close every `idempotency` that uses it first. */
   close(): Promise<void>;
@@ -197,7 +197,7 @@ export class OpenedStore implements IdempotencyStore {
   /** The store for one `idempotency`, which counts and logs what it asks for. */
   measured(emit: Emit): Store {
     const refusal = () => this.watch?.refusal;
-    return measured(this.store, systemClock, emit, refusal, () => this.#outages.failed());
+    return measured(this.store, systemClock, emit, refusal, (startedMs) => this.#outages.failed(startedMs));
   }
 
   async health() {
@@ -221,9 +221,7 @@ export class OpenedStore implements IdempotencyStore {
  * @throws {Error} with a message for the operator if the folder cannot be used
  */
 export async function sqliteStore(options: SqliteStoreOptions = {}): Promise<IdempotencyStore> {
-  const { leaseMs, retentionMs, inDoubtRetentionMs, ...store } = options;
-  const lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
-  return await open('sqliteStore', { kind: 'sqlite', ...store }, lifetimes);
+  return await open('sqliteStore', { kind: 'sqlite', ...options });
 }
 
 /**
@@ -235,9 +233,8 @@ export async function sqliteStore(options: SqliteStoreOptions = {}): Promise<Ide
  * @throws {Error} with a message for the operator if Redis cannot be used
  */
 export async function redisStore(options: RedisStoreOptions): Promise<IdempotencyStore> {
-  const { leaseMs, retentionMs, inDoubtRetentionMs, lockNodes, ...store } = options;
-  const lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
-  return await open('redisStore', { kind: 'redis', ...store }, lifetimes, lockNodes);
+  const { lockNodes, ...store } = options;
+  return await open('redisStore', { kind: 'redis', ...store }, lockNodes);
 }
 
 /**
@@ -250,22 +247,19 @@ export async function redisStore(options: RedisStoreOptions): Promise<Idempotenc
  * @throws {Error} with a message for the operator if PostgreSQL cannot be used
  */
 export async function postgresStore(options: PostgresStoreOptions): Promise<IdempotencyStore> {
-  const { leaseMs, retentionMs, inDoubtRetentionMs, maxTransactions = 10, ...store } = options;
+  const { maxTransactions = 10, ...store } = options;
   if (!Number.isInteger(maxTransactions) || maxTransactions < 1 || maxTransactions > 1000)
     throw new TypeError('postgresStore: maxTransactions: must be a whole number from 1 to 1000');
-  const lifetimes = { leaseMs, retentionMs, inDoubtRetentionMs };
-  return await open('postgresStore', { kind: 'postgres', ...store }, lifetimes, undefined, {
-    maxTransactions,
-  });
+  return await open('postgresStore', { kind: 'postgres', ...store }, undefined, { maxTransactions });
 }
 
 async function open(
   name: string,
-  store: z.input<typeof storeOptions>,
-  { leaseMs, retentionMs, inDoubtRetentionMs }: { [Name in keyof LifetimeOptions]-?: number | undefined },
+  options: z.input<typeof storeOptions> & LifetimeOptions,
   nodes?: string[],
   tools: Pick<StoreTools, 'maxTransactions'> = {},
 ): Promise<IdempotencyStore> {
+  const { leaseMs, retentionMs, inDoubtRetentionMs, ...store } = options;
   const sections = {
     store: parsed(storeOptions, store, name),
     lock: parsed(lockOptions, { leaseMs, nodes }, name),

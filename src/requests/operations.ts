@@ -3,6 +3,7 @@ import { contextOf, type Identity, type Middleware, type OperationIdempotency } 
 import { problem } from '../lib/problem.ts';
 import { type BodyLimits, type Taken, takeBody } from './body.ts';
 import { type Candidate, type DeclaredOperation, DeclaredPaths } from './declared-paths.ts';
+import { identificationOf } from './match-options.ts';
 import {
   type Members,
   mayHaveMembers,
@@ -223,6 +224,27 @@ export class Operations {
       keyRequired: keyRequired && isProtected,
       isRefused: this.#refusesUndeclared,
     };
+  }
+}
+
+/** The operations of each configuration that was in force in this process. */
+export class OperationsHistory {
+  readonly #options: Omit<OperationsOptions, 'earlier'>;
+  readonly #versions = new Map<string, Operations>();
+
+  constructor(options: Omit<OperationsOptions, 'earlier'>) {
+    this.#options = options;
+  }
+
+  /** Operations that protect every request which an earlier version protected: see {@link OperationsOptions.earlier}. */
+  next(declared: readonly DeclaredOperation[]): Operations {
+    const identification = identificationOf(declared);
+    const earlier = [...this.#versions].flatMap(([other, operations]) =>
+      other === identification ? [] : [operations],
+    );
+    const operations = new Operations(declared, { ...this.#options, earlier });
+    this.#versions.set(identification, operations);
+    return operations;
   }
 }
 

@@ -59,7 +59,7 @@ function isHarmlessPreflight(req: IncomingMessage, onPath: readonly Candidate[])
 }
 
 /**
- * The operations that a public path would open: one that declares a path which the public one matches or resembles. Two
+ * The operations that a public path would open: those that declare a path which the public one matches or resembles. Two
  * patterns are compared by samples of both. {@link PublicPaths} also asks for each request.
  */
 export function operationsOpenedBy(

@@ -1,26 +1,33 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { echoRoute, sendStream } from './echo.ts';
+import { echoRoute, streamEcho } from './echo.ts';
 import { FAULT_HEADER, type Faults, NO_FAULTS, parseFaults } from './faults.ts';
-import { DELIVERIES_PATH, INSPECTION_PREFIX, inspect, LOOKUP_PATH, lookUp, markerOf } from './inspection.ts';
+import {
+  DELIVERIES_PATH,
+  INSPECTION_PREFIX,
+  inspect,
+  LOOKUP_PATH,
+  markerOf,
+  replyToLookup,
+} from './inspection.ts';
 import { actionRoute, balanceRoute, chargeRoute } from './payments.ts';
 import {
   type Connection,
   type Execute,
   errorReply,
   jsonReply,
-  pause,
   replyAfterExecuting,
   replyWithoutExecuting,
   reset,
   send,
+  sleepFor,
   withFaultyContent,
 } from './reply.ts';
-import { keyOf, pathOf, queryOf, type RequestLog } from './request.ts';
-import type { Ledger } from './sandbox-ledger.ts';
+import { keyOf, requestPath, requestQuery, type SandboxRequests } from './request.ts';
+import type { SandboxLedger } from './sandbox-ledger.ts';
 
 export interface Backend {
-  readonly ledger: Ledger;
-  readonly requests: RequestLog;
+  readonly ledger: SandboxLedger;
+  readonly requests: SandboxRequests;
   /** The faults of requests with an idempotency key that name none themselves. */
   readonly usualFaults: Faults;
   /** The bearer token of lookups. Without one, lookups are off. */
@@ -56,15 +63,15 @@ export async function handle(
   { ledger, requests, usualFaults, lookupToken, delays }: Backend,
 ): Promise<void> {
   const plain: Connection = { request, response, faults: NO_FAULTS };
-  const path = pathOf(request);
+  const path = requestPath(request);
   if (path === DELIVERIES_PATH && request.method === 'POST') {
     requests.deliver(markerOf(request));
-    return queryOf(request).get('end') === 'reset' ? reset(request) : send(jsonReply(503, {}), plain);
+    return requestQuery(request).get('end') === 'reset' ? reset(request) : send(jsonReply(503, {}), plain);
   }
   if (path.startsWith(INSPECTION_PREFIX)) return send(inspect(request, ledger, requests), plain);
   requests.add(request);
   if (lookupToken !== undefined && path === LOOKUP_PATH)
-    return send(lookUp(request, ledger, lookupToken), plain);
+    return send(replyToLookup(request, ledger, lookupToken), plain);
   const key = keyOf(request.headers);
   const named = request.headers[FAULT_HEADER.toLowerCase()]?.toString();
   const unnamed = key === undefined ? NO_FAULTS : usualFaults;
@@ -77,13 +84,13 @@ export async function handle(
   const execute = await receive(request, ledger);
   const delayMs = faults.get('delay');
   // The wait goes on when the client disconnects, and the request is executed after it, as by a slow backend.
-  if (delayMs !== undefined) await delays.wait(key, () => pause(delayMs));
+  if (delayMs !== undefined) await delays.wait(key, () => sleepFor(delayMs));
   if (faults.has('reset-before-execute')) return reset(request);
   if (faults.has('hang')) return;
 
   const failure = replyWithoutExecuting(faults);
   if (failure === undefined && request.method === 'GET' && path === '/v3/stream')
-    return sendStream(request, response);
+    return streamEcho(request, response);
   const reply = failure ?? replyAfterExecuting(execute(), faults);
   const acceptEncoding = request.headers['accept-encoding']?.toString() ?? '';
   await send(withFaultyContent(reply, faults, acceptEncoding), { ...plain, faults });
@@ -102,8 +109,8 @@ const SAFE_METHODS = ['GET', 'HEAD', 'OPTIONS', 'TRACE'];
  * Reads the request and returns its execution. On a path that no route has, a request with an unsafe method is a charge,
  * so that clients of other payment APIs can be tested.
  */
-async function receive(request: IncomingMessage, ledger: Ledger): Promise<Execute> {
-  const [path, method = ''] = [pathOf(request), request.method];
+async function receive(request: IncomingMessage, ledger: SandboxLedger): Promise<Execute> {
+  const [path, method = ''] = [requestPath(request), request.method];
   if (path === '/v3/echo') return echoRoute(request);
   const route = ROUTES.get(`${method === 'HEAD' ? 'GET' : method} ${path}`);
   if (route) return route(request, ledger);

@@ -4,8 +4,8 @@ import type { AddressInfo, Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { type Backend, Delays, handle } from './backend.ts';
 import { NO_FAULTS, parseFaults } from './faults.ts';
-import { RequestLog } from './request.ts';
-import { Ledger } from './sandbox-ledger.ts';
+import { SandboxRequests } from './request.ts';
+import { SandboxLedger } from './sandbox-ledger.ts';
 
 export interface SandboxOptions {
   /** Default 127.0.0.1. */
@@ -27,8 +27,8 @@ export interface Sandbox {
   readonly url: string;
   readonly port: number;
   /** Not usable after close(). */
-  readonly ledger: Ledger;
-  readonly requests: RequestLog;
+  readonly ledger: SandboxLedger;
+  readonly requests: SandboxRequests;
   /** From now on the fault `delay` does not hold back requests with this idempotency key. Those that wait are executed at once. */
   endDelays(key: string): void;
   /** Ends all connections, even those with a running request, and closes the ledger. */
@@ -46,10 +46,10 @@ export async function createSandbox(options: SandboxOptions = {}): Promise<Sandb
   const { host = '127.0.0.1', port = 9000, databasePath = ':memory:', onUpgrade } = options;
   const usualFaults = options.usualFaults === undefined ? NO_FAULTS : parseFaults(options.usualFaults);
   if (typeof usualFaults === 'string') throw new Error(usualFaults);
-  const ledger = new Ledger(databasePath);
+  const ledger = new SandboxLedger(databasePath);
   const backend: Backend = {
     ledger,
-    requests: new RequestLog(),
+    requests: new SandboxRequests(),
     usualFaults,
     lookupToken: options.lookupToken,
     delays: new Delays(),

@@ -1,9 +1,9 @@
 import { randomUUID } from 'node:crypto';
 import type { IncomingMessage } from 'node:http';
 import { merchantOf, type SandboxMerchant } from './merchants.ts';
-import { type Execute, errorReply, jsonReply, type Reply } from './reply.ts';
+import { type Execute, errorReply, jsonReply, type SandboxReply } from './reply.ts';
 import { keyOf, MAX_BODY_BYTES, readBody } from './request.ts';
-import type { Ledger, TransactionKind } from './sandbox-ledger.ts';
+import type { SandboxLedger, TransactionKind } from './sandbox-ledger.ts';
 
 /** The members of a request body. */
 type Fields = Readonly<Record<string, unknown>>;
@@ -14,12 +14,12 @@ interface Call {
   readonly merchant: SandboxMerchant;
   /** The members of the body, if it is a JSON object or a form. */
   readonly fields: Fields | undefined;
-  readonly ledger: Ledger;
+  readonly ledger: SandboxLedger;
 }
 
 const endpoint =
-  (execute: (call: Call) => Reply) =>
-  async (request: IncomingMessage, ledger: Ledger): Promise<Execute> => {
+  (execute: (call: Call) => SandboxReply) =>
+  async (request: IncomingMessage, ledger: SandboxLedger): Promise<Execute> => {
     const body = await readBody(request);
     const { 'content-type': contentType = '', authorization } = request.headers;
     const fields = body && (await fieldsOf(body, contentType));
@@ -58,7 +58,7 @@ export const chargeRoute = endpoint((call) => {
 const DIGITS = /^[0-9]{1,34}$/;
 const CURRENCY = /^[A-Z]{3}$/;
 
-function withdraw(call: Call, { amount, bank_code, account_number }: Fields): Reply {
+function withdraw(call: Call, { amount, bank_code, account_number }: Fields): SandboxReply {
   if (!isAmount(amount)) return refused(AMOUNT_RULE);
   if (!matches(DIGITS, bank_code)) return refused('bank_code must be a string of digits');
   if (!matches(DIGITS, account_number)) return refused('account_number must be a string of digits');
@@ -69,7 +69,7 @@ function withdraw(call: Call, { amount, bank_code, account_number }: Fields): Re
   });
 }
 
-function checkout(call: Call, fields: Fields): Reply {
+function checkout(call: Call, fields: Fields): SandboxReply {
   const { amount, currency = call.merchant.currency, reference = null } = fields;
   if (!isAmount(amount)) return refused(AMOUNT_RULE);
   if (!matches(CURRENCY, currency)) return refused('currency must be a code of three capital letters');
@@ -91,7 +91,7 @@ function book(
   kind: TransactionKind,
   amount: number,
   show: (id: string, createdAt: string) => object,
-): Reply {
+): SandboxReply {
   const id = `${ID_PREFIX[kind]}_${randomUUID().replaceAll('-', '')}`;
   const created_at = new Date().toISOString();
   const idempotency_key = keyOf(headers) ?? null;
@@ -114,9 +114,9 @@ const isAmount = (amount: unknown): amount is number =>
 const matches = (pattern: RegExp, value: unknown): boolean =>
   typeof value === 'string' && pattern.test(value);
 
-const refused = (message: string): Reply => errorReply('validation_failed', message);
+const refused = (message: string): SandboxReply => errorReply('validation_failed', message);
 
-function unauthorized(): Reply {
+function unauthorized(): SandboxReply {
   const message = 'a valid secret key is required: Authorization: Bearer <SECRET_KEY>';
   return errorReply('unauthorized', message, ['WWW-Authenticate', 'Bearer realm="sandbox"']);
 }

@@ -4,7 +4,7 @@ import { gzipSync } from 'node:zlib';
 import type { FaultName, Faults } from './faults.ts';
 
 /** A complete reply before it is sent. The faults of the request decide how much of it is sent, and how. */
-export interface Reply {
+export interface SandboxReply {
   readonly status: number;
   /** Names and values in turn, as in Node's `writeHead`. Repeated names and the case of names are kept. */
   readonly headers: readonly string[];
@@ -15,7 +15,7 @@ export interface Reply {
  * Executes a request whose body was read, and returns the reply. Between reading and executing, a fault can delay the
  * request, fail it, or reset the connection.
  */
-export type Execute = () => Reply;
+export type Execute = () => SandboxReply;
 
 const STATUS_OF = {
   invalid_fault: 400,
@@ -28,7 +28,7 @@ const STATUS_OF = {
   unknown_action: 422,
 } as const;
 
-export function jsonReply(status: number, body: unknown, headers: readonly string[] = []): Reply {
+export function jsonReply(status: number, body: unknown, headers: readonly string[] = []): SandboxReply {
   return {
     status,
     headers: ['Content-Type', 'application/json; charset=utf-8', ...headers],
@@ -40,18 +40,23 @@ export function errorReply(
   code: keyof typeof STATUS_OF,
   message: string,
   headers: readonly string[] = [],
-): Reply {
+): SandboxReply {
   return errorEnvelope(STATUS_OF[code], code, message, headers);
 }
 
-function errorEnvelope(status: number, code: string, message: string, headers: readonly string[]): Reply {
+function errorEnvelope(
+  status: number,
+  code: string,
+  message: string,
+  headers: readonly string[],
+): SandboxReply {
   return jsonReply(status, { success: false, message, error: { code, message } }, headers);
 }
 
 const RETRY_AFTER = ['Retry-After', '1'];
 
 /** The reply of a backend that fails before it executes. Undefined if no fault asks for one. */
-export function replyWithoutExecuting(faults: Faults): Reply | undefined {
+export function replyWithoutExecuting(faults: Faults): SandboxReply | undefined {
   if (faults.has('500-before')) return failed(500);
   if (faults.has('503-before')) return failed(503, RETRY_AFTER);
   if (faults.has('429-before')) return failed(429, RETRY_AFTER);
@@ -61,18 +66,18 @@ export function replyWithoutExecuting(faults: Faults): Reply | undefined {
 }
 
 /** The reply of a backend that executed: its own, or a failure if a fault asks for one. */
-export function replyAfterExecuting(reply: Reply, faults: Faults): Reply {
+export function replyAfterExecuting(reply: SandboxReply, faults: Faults): SandboxReply {
   if (faults.has('500-after')) return failed(500);
   if (faults.has('503-after')) return failed(503, RETRY_AFTER);
   return reply;
 }
 
-function failed(status: number, headers: readonly string[] = []): Reply {
+function failed(status: number, headers: readonly string[] = []): SandboxReply {
   return errorEnvelope(status, 'sandbox_fault', `the request asked for status ${status}`, headers);
 }
 
 /** Applies the faults that change body and headers, to replies of any status. */
-export function withFaultyContent(reply: Reply, faults: Faults, acceptEncoding: string): Reply {
+export function withFaultyContent(reply: SandboxReply, faults: Faults, acceptEncoding: string): SandboxReply {
   let changed = reply;
   const bytes = faults.get('huge');
   if (bytes !== undefined) changed = padded(changed, bytes);
@@ -92,23 +97,23 @@ const COOKIES = [
 ];
 const REPEATED_NAME = ['X-SaNdBoX-Note', 'first', 'x-sAnDbOx-nOtE', 'second'];
 
-function withHeaders(reply: Reply, headers: readonly string[]): Reply {
+function withHeaders(reply: SandboxReply, headers: readonly string[]): SandboxReply {
   return { ...reply, headers: [...reply.headers, ...headers] };
 }
 
-function padded(reply: Reply, bytes: number): Reply {
+function padded(reply: SandboxReply, bytes: number): SandboxReply {
   const json = reply.body.toString();
   const ends = [`${json.slice(0, -1)},"padding":"`, '"}'] as const;
   const padding = bytes - Buffer.byteLength(ends.join(''));
   return { ...reply, body: padding < 0 ? reply.body : Buffer.from(ends.join('x'.repeat(padding))) };
 }
 
-function binary(reply: Reply): Reply {
+function binary(reply: SandboxReply): SandboxReply {
   const headers = ['Content-Type', 'application/octet-stream'];
   return { ...reply, headers, body: Buffer.from(Array.from({ length: 256 }, (_, byte) => byte)) };
 }
 
-function gzipped(reply: Reply): Reply {
+function gzipped(reply: SandboxReply): SandboxReply {
   const encoded = { ...reply, body: gzipSync(reply.body) };
   return withHeaders(encoded, ['Content-Encoding', 'gzip', 'Vary', 'Accept-Encoding']);
 }
@@ -123,7 +128,8 @@ function acceptsGzip(acceptEncoding: string): boolean {
 }
 
 /** Waits for a number of milliseconds, and keeps no process alive. */
-export const pause = (milliseconds: number): Promise<void> => sleep(milliseconds, undefined, { ref: false });
+export const sleepFor = (milliseconds: number): Promise<void> =>
+  sleep(milliseconds, undefined, { ref: false });
 
 /** The request that is replied to, and what decides how its reply is sent. */
 export interface Connection {
@@ -132,7 +138,7 @@ export interface Connection {
   readonly faults: Faults;
 }
 
-type Send = (reply: Reply, connection: Connection) => Promise<void> | void;
+type Send = (reply: SandboxReply, connection: Connection) => Promise<void> | void;
 
 /** Faults of the group `delivery` that act after the execution. */
 const FAULTY_SENDS: Partial<Record<FaultName, Send>> = {
@@ -149,7 +155,7 @@ const FAULTY_SENDS: Partial<Record<FaultName, Send>> = {
 };
 
 /** Sends the reply, as far as the request's faults allow. */
-export async function send(reply: Reply, connection: Connection): Promise<void> {
+export async function send(reply: SandboxReply, connection: Connection): Promise<void> {
   const { faults, response } = connection;
   const hint = { link: '</sandbox.css>; rel=preload; as=style' };
   if (faults.has('early-hints')) response.writeEarlyHints(hint);
@@ -162,25 +168,25 @@ export function reset(request: IncomingMessage): void {
   request.socket.resetAndDestroy();
 }
 
-function sendWhole(reply: Reply, { response }: Connection): void {
+function sendWhole(reply: SandboxReply, { response }: Connection): void {
   const bodiless = reply.status === 204 || reply.status === 304;
   const length = bodiless ? [] : ['Content-Length', String(reply.body.length)];
   response.writeHead(reply.status, [...reply.headers, ...length]);
   response.end(bodiless ? undefined : reply.body);
 }
 
-function sendHalf(reply: Reply, { request, response }: Connection, framing: readonly string[]): void {
+function sendHalf(reply: SandboxReply, { request, response }: Connection, framing: readonly string[]): void {
   response.writeHead(reply.status, [...reply.headers, ...framing]);
   const half = reply.body.subarray(0, Math.floor(reply.body.length / 2));
   // Destroying the socket before the kernel has the bytes would discard them.
   response.write(half, () => request.socket.destroy());
 }
 
-async function sendInPieces(reply: Reply, { response, faults }: Connection): Promise<void> {
+async function sendInPieces(reply: SandboxReply, { response, faults }: Connection): Promise<void> {
   const pieceBytes = Math.max(8, Math.ceil(reply.body.length / 64));
   response.writeHead(reply.status, [...reply.headers, 'Content-Length', String(reply.body.length)]);
   for (let start = 0; start < reply.body.length && !response.destroyed; start += pieceBytes) {
-    if (start > 0) await pause(faults.get('drip') ?? 0);
+    if (start > 0) await sleepFor(faults.get('drip') ?? 0);
     response.write(reply.body.subarray(start, start + pieceBytes));
   }
   response.end();

@@ -2,12 +2,12 @@ import { createHash } from 'node:crypto';
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http';
 
 /** The path as it was received: not decoded, and without the query. */
-export function pathOf({ url = '' }: IncomingMessage): string {
+export function requestPath({ url = '' }: IncomingMessage): string {
   const query = url.indexOf('?');
   return query < 0 ? url : url.slice(0, query);
 }
 
-export function queryOf({ url = '' }: IncomingMessage): URLSearchParams {
+export function requestQuery({ url = '' }: IncomingMessage): URLSearchParams {
   const query = url.indexOf('?');
   return new URLSearchParams(query < 0 ? '' : url.slice(query + 1));
 }
@@ -67,14 +67,14 @@ const MAX_COUNTED = 100_000;
  * Counts the requests that were received, executed or not. A count of zero proves that the gateway sent nothing. A
  * request is counted when its headers have arrived; requests to `/_sandbox/` are not counted.
  */
-export class RequestLog {
+export class SandboxRequests {
   #total = 0;
   readonly #byPath = new Map<string, number>();
   readonly #byKey = new Map<string, number>();
 
   add(request: IncomingMessage): void {
     this.#total += 1;
-    increment(this.#byPath, `${request.method} ${pathOf(request)}`);
+    increment(this.#byPath, `${request.method} ${requestPath(request)}`);
     const key = keyOf(request.headers);
     if (key !== undefined) increment(this.#byKey, key);
   }

@@ -63,7 +63,7 @@ export interface DuplicateKey {
 type Row = Record<string, SQLOutputValue>;
 
 /** One row for each execution, whatever idempotency key its request has. */
-export class Ledger {
+export class SandboxLedger {
   readonly #database: DatabaseSync;
   readonly #balance: StatementSync;
   readonly #insert: StatementSync;

@@ -16,7 +16,7 @@ import { type KeyRecord, UnreadableRecord } from './types.ts';
  *   then  in a completed record: status u16
  *   then  unless it is a tombstone: encryption key id, as the texts above, empty if the response is not encrypted; u32 length of
  *         the headers, u32 length of the body, the headers (each u32 length and latin1 bytes), the body. If the response is
- *         encrypted, the headers are empty, and the body is the sealed response
+ *         encrypted, the headers are empty, and the body is the encrypted response
  *
  * Numbers are big-endian. With its fields so narrow, most records take no more of Redis' memory than those of version 2.
  */
@@ -49,7 +49,7 @@ export function encodeRecord(record: KeyRecord, completion = record.completion):
   if (completion?.kind === 'response') {
     headers = joined(completion.response.headers);
     body = completion.response.body;
-  } else if (completion?.kind === 'sealed') {
+  } else if (completion?.kind === 'encrypted') {
     keyId = completion.keyId;
     body = completion.bytes;
   }
@@ -126,7 +126,7 @@ export function decodeRecord(bytes: Buffer): KeyRecord {
   const body = bytes.subarray(bodyAt);
   if (head.encryptionKeyId !== undefined) {
     if (bodyAt > headersAt) throw new UnreadableRecord('it is encrypted, and its headers are not');
-    head.completion = { kind: 'sealed', status, keyId: head.encryptionKeyId, bytes: body };
+    head.completion = { kind: 'encrypted', status, keyId: head.encryptionKeyId, bytes: body };
     return head;
   }
   // Cutting one string is far faster than decoding each header.

@@ -164,6 +164,7 @@ export interface Register {
   commit?(id: RecordId, work: (client: unknown) => Replace): Promise<Reply>;
   readIdentity(mode: Mode): Promise<IdentityInUse | undefined>;
   visit(mode: Mode): Promise<IdentityInUse>;
+  /** Whether it takes a start now, replicas included: it writes a probe. Never rejects. */
   health(): Promise<StoreHealth>;
   close(): Promise<void>;
 }

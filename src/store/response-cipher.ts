@@ -4,10 +4,10 @@ import type { BackendResponse, Completion } from '../lib/exchange.ts';
 import { systemRandom } from '../lib/random.ts';
 import type { Encryption } from './store-options.ts';
 import {
+  type EncryptedResponse,
   type IdempotencyRecord,
   type RecordHead,
   type ResponseAsStored,
-  type SealedResponse,
   type StoredCompletion,
   UnreadableRecord,
 } from './types.ts';
@@ -45,7 +45,7 @@ export class ResponseCipher {
   }
 
   /** A completion as it is to be stored. A tombstone has nothing to encrypt. */
-  seal(recordId: RecordId, completion: Completion): StoredCompletion {
+  encrypt(recordId: RecordId, completion: Completion): StoredCompletion {
     if (!this.#current || completion.kind === 'tombstone') return completion;
     const { id, key } = this.#current;
     const { status, headers, body } = completion.response;
@@ -57,7 +57,7 @@ export class ResponseCipher {
     const encrypted = cipher.update(plain);
     cipher.final();
     const bytes = Buffer.concat([nonce, cipher.getAuthTag(), encrypted]);
-    return { kind: 'sealed', status, keyId: id, bytes };
+    return { kind: 'encrypted', status, keyId: id, bytes };
   }
 
   /**
@@ -65,16 +65,16 @@ export class ResponseCipher {
    *
    * @throws {UnreadableRecord} if it is encrypted, and this gateway cannot decrypt it
    */
-  open(recordId: RecordId, record: RecordHead & { completion?: StoredCompletion }): IdempotencyRecord {
+  decrypt(recordId: RecordId, record: RecordHead & { completion?: StoredCompletion }): IdempotencyRecord {
     const { completion } = record;
-    if (completion?.kind !== 'sealed') return record as IdempotencyRecord;
-    const response = this.#decrypt(recordId, completion);
+    if (completion?.kind !== 'encrypted') return record as IdempotencyRecord;
+    const response = this.#plainOf(recordId, completion);
     return { ...record, encryptionKeyId: completion.keyId, completion: { kind: 'response', response } };
   }
 
   /** @throws {UnreadableRecord} if it is encrypted, and this gateway cannot decrypt it */
-  openResponse(recordId: RecordId, stored: ResponseAsStored): BackendResponse {
-    return stored.kind === 'response' ? stored.response : this.#decrypt(recordId, stored);
+  decryptResponse(recordId: RecordId, stored: ResponseAsStored): BackendResponse {
+    return stored.kind === 'response' ? stored.response : this.#plainOf(recordId, stored);
   }
 
   /** Why records with this encryption key cannot be decrypted. */
@@ -83,7 +83,7 @@ export class ResponseCipher {
     return `it is encrypted with the key ${JSON.stringify(keyId)}, which store.encryption.keys does not have`;
   }
 
-  #decrypt(recordId: RecordId, { status, keyId, bytes }: SealedResponse): BackendResponse {
+  #plainOf(recordId: RecordId, { status, keyId, bytes }: EncryptedResponse): BackendResponse {
     const key = this.#keys.get(keyId);
     if (!key) throw new UnreadableRecord(this.whyUnknown(keyId) as string, 'unknown_key');
     if (bytes.length < CIPHERTEXT_AT) throw new UnreadableRecord('its encrypted response is too short');

@@ -1,7 +1,6 @@
 import * as z from 'zod';
 import { clientTlsOptions } from '../backend/upstream-options.ts';
-
-const ms = (min: number, max: number) => z.number().int().min(min).max(max);
+import { wholeNumber } from '../requests/common-options.ts';
 
 const isRedisUrl = (text: string) =>
   URL.canParse(text) && /^rediss?:$/.test(new URL(text).protocol) && new URL(text).hostname !== '';
@@ -29,7 +28,7 @@ const isPostgresUrl = (text: string): boolean => {
 /** Section `lock`. */
 export const lockOptions = z.strictObject({
   /** How long the owner of a key counts as alive without renewing its lease. */
-  leaseMs: ms(100, 600_000).default(10_000),
+  leaseMs: wholeNumber(100, 600_000).default(10_000),
   /** Independent Redis nodes for Redlock, an odd number. Empty: leases are kept in the store. */
   nodes: z
     .array(redisUrl)
@@ -40,7 +39,7 @@ export const lockOptions = z.strictObject({
     .default([]),
 });
 
-const timeoutMs = ms(10, 60_000).default(500);
+const timeoutMs = wholeNumber(10, 60_000).default(500);
 
 /**
  * Where the gateway notes which store it uses, to notice one that was emptied or restored. Default: beside the configuration,
@@ -111,8 +110,8 @@ const redisStore = z
     username: z.string().min(1).optional(),
     password: z.string().min(1).optional(),
     /**
-     * TLS to the data nodes behind sentinels or in a cluster: true. With a section, which also goes with a rediss:// `url`: paths of
-     * PEM files, which hold for every connection to Redis that uses TLS, those to `lock.nodes` included.
+     * `true`: TLS to the data nodes behind sentinels or in a cluster. A section does the same, and names PEM files for every connection
+     * to Redis that uses TLS, also for a rediss:// `url` and for `lock.nodes`.
      */
     tls: z.union([z.boolean(), clientTlsOptions]).optional(),
     /** Prefix of every Redis key. */
@@ -121,14 +120,14 @@ const redisStore = z
       .regex(/^[\w.:-]{1,64}$/, 'must be 1 to 64 letters, digits, and _ . : -')
       .default('oncegate'),
     /** How long to wait for Redis at the start. */
-    connectTimeoutMs: z.number().int().min(100).max(120_000).default(5000),
+    connectTimeoutMs: wholeNumber(100, 120_000).default(5000),
     durability: z
       .strictObject({
         /**
          * Replicas that must acknowledge a start before the request is sent, and a result before it is replayed; else 503. As many as
          * follow the master, those that are away included.
          */
-        replicas: z.number().int().min(0).max(10).default(0),
+        replicas: wholeNumber(0, 10).default(0),
         /**
          * True: more replicas than that, and a store that was emptied, restored or has lost writes, are warnings, and keys may be paid
          * twice. False: no new key is started then.

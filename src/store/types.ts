@@ -61,8 +61,8 @@ export interface Owner {
 }
 
 /** A response whose headers and body are encrypted. Its status is readable. */
-export interface SealedResponse {
-  kind: 'sealed';
+export interface EncryptedResponse {
+  kind: 'encrypted';
   status: number;
   /** The id of the encryption key, which the record holds. */
   keyId: string;
@@ -71,7 +71,7 @@ export interface SealedResponse {
 }
 
 /** A completion in the form in which stores keep it. */
-export type StoredCompletion = Completion | SealedResponse;
+export type StoredCompletion = Completion | EncryptedResponse;
 
 /** A response in the form in which stores keep it. */
 export type ResponseAsStored = Exclude<StoredCompletion, { kind: 'tombstone' }>;

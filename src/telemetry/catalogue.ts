@@ -10,7 +10,7 @@ const STORE_SECONDS = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02
 const MERCHANT_SECONDS = [0.01, 0.05, 0.25, 1, 5, 30];
 
 /**
- * Every metric of the gateway, by the name of its field in `Metrics`. An idempotency key, a path or a name that a request brings
+ * Every metric of the gateway, by the name of its field in `AllMetrics`. An idempotency key, a path or a name that a request brings
  * is never the value of a label, because each value would be a new series.
  */
 export const CATALOGUE = {
@@ -242,9 +242,11 @@ export const CATALOGUE = {
     'When the first merchant has no valid secret key left, in seconds since 1970',
     { combine: 'min', exists: 'if the secret keys of a merchant all end' },
   ),
-  keyReloads: counter('oncegate_key_reloads_total', 'Reloads of the secret keys', {
-    labels: { result: ['ok', 'refused'] },
-  }),
+  keyReloads: counter(
+    'oncegate_key_reloads_total',
+    'Reloads of the secret keys: ok, refused; merchants_removed, which are ok too: merchants have no key any more',
+    { labels: { result: ['ok', 'refused', 'merchants_removed'] } },
+  ),
   keyProbes: counter(
     'oncegate_key_probes_total',
     'Probes of secret keys at the backend, with auth.keys.source: upstream',

@@ -5,8 +5,8 @@
 export type LabelValues = readonly string[] | ConfiguredSet | 'of this process';
 
 /**
- * `operations`: the names in the configuration, `other` and `undeclared`. `operations, none`: and `none`, for requests that are
- * refused before they are identified. `merchants`: the codes of `metrics.merchants`, and `other` for all others.
+ * `operations`: the names in the configuration, `other` and `undeclared`. `operations, none`: those, and `none` for requests
+ * that are refused before they are identified. `merchants`: the codes of `metrics.merchants`, and `other` for all others.
  */
 export type ConfiguredSet = 'operations' | 'operations, none' | 'merchants';
 
@@ -17,8 +17,8 @@ export interface Definition<T extends string = string, L extends string = string
   readonly help: string;
   readonly labels: Readonly<Record<L, LabelValues>>;
   /**
-   * How a query combines the values of several gateways. `max` is also for what all of them know from the store, and must not be
-   * counted twice.
+   * How a query combines the values of several gateways. `max` is also for what all of them read from the store, which
+   * a sum would count several times.
    */
   readonly combine: 'sum' | 'max' | 'min';
   /**

@@ -3,7 +3,7 @@ import { CATALOGUE } from './catalogue.ts';
 import { EVENTS } from './events.ts';
 import type { LabelsOf, LogEvent } from './log-event.ts';
 import type { Logger } from './logger.ts';
-import type { Metrics } from './metrics.ts';
+import type { AllMetrics } from './metrics.ts';
 import { type Counter, Histogram } from './series.ts';
 
 type Logged = keyof typeof EVENTS;
@@ -29,11 +29,11 @@ type Labels = Record<string, string>;
 type AnyMetric = Counter<string> | Gauge | Histogram<string>;
 type Act = (told: Record<string, unknown>, value?: number) => void;
 
-/** Turns events into lines of the log, and into metrics if there are any. (access.ts writes the line of each request.) */
+/** Turns events into lines of the log, and into metrics if there are any. (request-log.ts writes the line of each request.) */
 export class Events {
   readonly #acts: Record<string, Act> = {};
 
-  constructor(logger: Logger, metrics?: Metrics) {
+  constructor(logger: Logger, metrics?: AllMetrics) {
     if (metrics)
       for (const name of Object.keys(CATALOGUE) as Metric[])
         this.#acts[name] = counting(metrics[name] as AnyMetric);
@@ -63,7 +63,7 @@ function both(first: Act, second: Act): Act {
   };
 }
 
-/** Takes what was told for the labels. Some of these metrics are for each command to the store, so nothing is copied. */
+/** Uses what was told as the labels. Some of these metrics count each command to the store, so nothing is copied. */
 function counting(metric: AnyMetric): Act {
   if (metric instanceof Histogram) return (labels, seconds = 0) => metric.observe(labels as Labels, seconds);
   return (labels, count) => metric.inc(labels as Labels, count);

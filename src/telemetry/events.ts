@@ -1,6 +1,6 @@
 import { CATALOGUE } from './catalogue.ts';
 import { OUTCOMES, WOULD } from './label-values.ts';
-import { at, digest, field, int, ms, oneOf, optional, text, texts } from './log-event.ts';
+import { at, field, int, ms, oneOf, optional, responseDigest, text, texts } from './log-event.ts';
 
 // Fields that several events have. None has an idempotency key, a secret, a header or a body.
 const merchant = text('the merchant code');
@@ -94,8 +94,8 @@ export const EVENTS = {
     'The backend answered after the key had been resolved. If the two results differ, compare with its books.',
     {
       ...keyed,
-      late: digest('the response: state, status, length and hash of its body'),
-      stored: digest('the same of what the store holds'),
+      late: responseDigest('the response: state, status, length and hash of its body'),
+      stored: responseDigest('the same of what the store holds'),
     },
   ),
   complete_late: error(
@@ -159,16 +159,16 @@ export const EVENTS = {
   ),
   store_refuses: error(
     'the store refuses writes',
-    'Its disk or its memory is full, or a replica or a master of a cluster is away, or it cannot write for another reason: new keys get 503, and replays are answered where a read needs no replica. One line for each outage. See OncegateStoreRefusesWrites.',
+    'Its disk or its memory is full, or a replica or a master of a cluster is away, or it cannot write for another reason: new keys get 503, and replays are answered where a read needs no replica. One line for each outage; one that did not answer before has ten seconds to take writes again. See OncegateStoreRefusesWrites.',
     { reason },
   ),
   store_works: warn(
     'the store works again',
     'It answers and takes writes, and nothing has failed for a second. One line for each outage.',
-    { lastedMs: ms('how long it did not') },
+    { lastedMs: ms('how long it did not, from when the first command was sent that failed') },
   ),
   clock_stepped: error(
-    'the clock of Redis’ host was stepped: records expire early or late',
+    'the clock of the store’s host was stepped: records expire early or late',
     'Slew that clock, never step it.',
     { stepMs: field<number>('number')('by how much; positive: forwards') },
     'clockSteps',
@@ -216,8 +216,10 @@ export const EVENTS = {
   ),
   merchants_removed: warn(
     'merchants have no secret key any more',
-    'A changed key file lacks all keys of these merchants: they get 401 for every request, retries included. If that is not wanted, bring the lines back, or see OncegateKeyExpired.',
+    'A changed key file lacks all keys of these merchants that were in force: they get 401 for every request, retries included. See OncegateMerchantsRemoved.',
     { removed: int('how many'), merchants: texts('their codes, at most 20') },
+    'keyReloads',
+    { result: 'merchants_removed' },
   ),
   keys_refused: error(
     'the secret keys cannot be reloaded; the old ones stay in force',

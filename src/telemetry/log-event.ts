@@ -4,7 +4,7 @@ type Level = 'error' | 'warn' | 'info' | 'debug';
 type Metric = keyof typeof CATALOGUE;
 
 /** A field of a line of the log. */
-export interface Field<T = unknown, O extends boolean = boolean> {
+export interface LogField<T = unknown, O extends boolean = boolean> {
   /** What it means, for the operator. */
   readonly about: string;
   /** The words that it may be, or its type. */
@@ -32,7 +32,7 @@ export interface LogEvent<Told = unknown> {
   readonly message: string;
   /** What has happened, and what to do, in one or two sentences for the operator. */
   readonly meaning: string;
-  readonly fields: Readonly<Record<string, Field>>;
+  readonly fields: Readonly<Record<string, LogField>>;
   /** Counts the event. Its labels are what is told under their names. */
   readonly metric?: Metric | undefined;
   /** The labels that never change. */
@@ -45,10 +45,10 @@ export type LabelsOf<M extends Metric> = {
   -readonly [L in keyof (typeof CATALOGUE)[M]['labels']]: LabelValue<(typeof CATALOGUE)[M]['labels'][L]>;
 };
 
-type Value<F> = F extends Field<infer T> ? T : never;
+type Value<F> = F extends LogField<infer T> ? T : never;
 type Values<F> = {
-  [N in keyof F as F[N] extends Field<unknown, true> ? never : N]: Value<F[N]>;
-} & { [N in keyof F as F[N] extends Field<unknown, true> ? N : never]?: Value<F[N]> | undefined };
+  [N in keyof F as F[N] extends LogField<unknown, true> ? never : N]: Value<F[N]>;
+} & { [N in keyof F as F[N] extends LogField<unknown, true> ? N : never]?: Value<F[N]> | undefined };
 
 /** Makes events of this level. */
 export const at =
@@ -70,12 +70,12 @@ export const at =
 
 /** Makes fields of this type, which each line of their event has. */
 export const field =
-  <T>(is: Field<T>['is']) =>
-  (about: string, digits?: number): Field<T, false> => ({ about, is, isOptional: false, digits });
+  <T>(is: LogField<T>['is']) =>
+  (about: string, digits?: number): LogField<T, false> => ({ about, is, isOptional: false, digits });
 export const text = field<string>('text');
 export const texts = field<readonly string[]>('texts');
 export const int = field<number>('integer');
 export const ms = field<number>('milliseconds');
-export const digest = field<object>('digest');
+export const responseDigest = field<object>('digest');
 export const oneOf = <const T extends string>(words: readonly T[], about: string) => field<T>(words)(about);
-export const optional = <T>(given: Field<T>): Field<T, true> => ({ ...given, isOptional: true });
+export const optional = <T>(given: LogField<T>): LogField<T, true> => ({ ...given, isOptional: true });

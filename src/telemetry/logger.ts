@@ -100,7 +100,7 @@ process.prependListener('exit', () => {
  * Writes one line for each request, as `logger.info(fields, message)` would, at a third of the cost: it does not redact,
  * so the caller must name every field. It passes all lines of one event loop turn to the stream together.
  */
-export function requestLog(logger: Logger): (fields: object) => void {
+export function requestLogger(logger: Logger): (fields: object) => void {
   const { message } = EVENTS.request;
   const stream = (logger as unknown as Record<symbol, { write(line: string): void }>)[pino.symbols.streamSym];
   // Another copy of pino, that of the application around us, has other symbols.

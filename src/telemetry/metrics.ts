@@ -58,9 +58,13 @@ class Catalogued {
 }
 
 /** Every metric of the gateway. `catalogue.ts` defines them. */
-export class Metrics extends (Catalogued as new (limitsMs?: readonly number[]) => Catalogued & Instruments) {
-  /** Merchants' requests that were answered with a 5xx status of the backend. For the console only. */
+export class AllMetrics extends (Catalogued as new (
+  limitsMs?: readonly number[],
+) => Catalogued & Instruments) {
+  /** Merchants' requests that were sent and answered with a 5xx status of the backend. For the console only. */
   backendErrors = 0;
+  /** Requests that have been in flight to the backend since before the last call. For the console only. */
+  longInFlight: () => number = () => 0;
   readonly #reads = new Map<Gauge, (() => number | undefined)[]>();
   #merchants: ReadonlySet<string> = new Set();
   readonly #listeners: (() => void)[] = [];

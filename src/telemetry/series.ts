@@ -205,7 +205,7 @@ export class Histogram<L extends string = never> extends Metric<L, Distribution>
 }
 
 /**
- * The value below which this share of the values is that came between two readings of the fine buckets. Undefined: none came.
+ * A percentile of the values that came between two readings of the fine buckets, if any came.
  *
  * @param share 0 to 1
  */

@@ -1,5 +1,6 @@
 import * as z from 'zod';
 import { NAME_PATTERN } from '../lib/context.ts';
+import { headerName, headerValue, isHttpAddress, wholeNumber } from '../requests/common-options.ts';
 
 /** Section `metrics`. */
 export const metricsOptions = z.strictObject({
@@ -35,17 +36,12 @@ export const tracingOptions = z
     endpoint: z
       .string()
       .refine(
-        isAddress,
+        isHttpAddress,
         'must be an http or https address such as http://collector:4318, without query or credentials',
       )
       .optional(),
     /** Header fields for the collector, such as its credentials. Treated as secret. */
-    headers: z
-      .record(
-        z.string().regex(/^[a-z0-9-]+$/, 'must be a header name in lower case'),
-        z.string().regex(/^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$/, 'must be a header value'),
-      )
-      .default({}),
+    headers: z.record(headerName, headerValue).default({}),
     /** The name of this service in traces. */
     serviceName: z.string().min(1).max(255).default('oncegate'),
     /** The share of requests that are recorded, from 0 to 1. It counts for requests whose sampled flag is not believed. */
@@ -55,14 +51,14 @@ export const tracingOptions = z
      * `listen.trustedProxies` pass on. `always`: that of merchants too, who can then have every request recorded.
      */
     believeSampled: z.enum(['never', 'proxies', 'always']).default('never'),
-    /** Without `endpoint`: begin a trace for each request that comes without a valid traceparent. With one that is always so. */
+    /** Without `endpoint`: begin a trace for each request that comes without a valid traceparent. With `endpoint`, that is always done. */
     begin: z.boolean().default(false),
     /** Spans that wait to be sent, in one process. Further ones are dropped and counted. */
-    maxQueued: z.number().int().min(1).max(1_000_000).default(4096),
+    maxQueued: wholeNumber(1, 1_000_000).default(4096),
     /** The longest time from the end of a span to its sending. */
-    sendEveryMs: z.number().int().min(10).max(60_000).default(5000),
+    sendEveryMs: wholeNumber(10, 60_000).default(5000),
     /** How long one sending may take, repetitions included. At shutdown, the last spans have this time too, but at most 2 seconds. */
-    timeoutMs: z.number().int().min(10).max(60_000).default(10_000),
+    timeoutMs: wholeNumber(10, 60_000).default(10_000),
   })
   .refine(({ endpoint, headers }) => endpoint !== undefined || Object.keys(headers).length === 0, {
     path: ['headers'],
@@ -70,10 +66,3 @@ export const tracingOptions = z
   });
 
 export type TracingOptions = z.infer<typeof tracingOptions>;
-
-/** Whether a text is an http or https URL without query, fragment and credentials. */
-export function isAddress(text: string): boolean {
-  if (!URL.canParse(text)) return false;
-  const { protocol, search, hash, username, password } = new URL(text);
-  return /^https?:$/.test(protocol) && (search + hash + username + password).length === 0;
-}

@@ -131,7 +131,7 @@ describe.concurrent('when redis refuses writes', () => {
       store_refuses: ({ reason }) => told.push(reason),
     });
     const outages = new Outages(store, systemClock, emit);
-    outages.failed();
+    outages.failed(0);
     await until(() => told.length > 0);
     expect(told).toEqual([expect.stringMatching(new RegExp(`^redis: ${code} `))]);
     outages.close();

@@ -111,9 +111,9 @@ describe.concurrent('with a replica that writes wait for', () => {
     await expect(store.start(next)).rejects.toThrow('did not reach its replicas');
   });
 
-  it('a replica that is away is an outage of the writes, with one line when it begins and one when it has ended', async () => {
+  it('a replica that is away is an outage of the writes, which the check notices, with one line when it begins and one when it has ended', async () => {
     await using pair = await withReplica();
-    const { replica, store } = pair;
+    const { primary, replica, store } = pair;
     const told: string[] = [];
     const emit = emitTo({
       store_lost: ({ reason }) => told.push(`lost: ${reason}`),
@@ -123,12 +123,23 @@ describe.concurrent('with a replica that writes wait for', () => {
     const outages = new Outages(store, systemClock, emit);
     replica.freeze();
     await expect(store.start(newRequest())).rejects.toThrow('did not reach its replicas');
-    outages.failed();
+    outages.failed(0);
+    const detail = 'redis: the write did not reach its replicas';
+    expect(await store.health()).toEqual({ ok: false, detail, warnings: [] });
     await until(() => told.length > 0);
     replica.thaw();
     await until(() => told.length > 1);
+    expect(await store.health()).toMatchObject({ ok: true, detail: 'redis' });
+    // The replica catches up only after the primary is back.
+    await primary.kill();
+    await until(() => told.length > 2);
+    await primary.restart();
+    await until(() => told.length > 3);
+    await replica.stop();
+    expect(await store.health()).toEqual({ ok: false, detail, warnings: [] });
     outages.close();
-    expect(told).toEqual(['refuses: redis: the write did not reach its replicas', 'works']);
+    const lost = expect.stringMatching(/^lost: redis: not connected/);
+    expect(told).toEqual([`refuses: ${detail}`, 'works', lost, 'works']);
   });
 
   it('a start that it does not acknowledge fails, and can be released', async () => {

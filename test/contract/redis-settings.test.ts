@@ -162,7 +162,7 @@ describe('the health check of a redis', () => {
     const stepped = await store.health();
     expect(stepped.ok).toBe(true);
     expect(stepped.warnings).toEqual([
-      expect.stringMatching(/^the clock of redis' host was stepped by -?\d+ ms/),
+      expect.stringMatching(/^the clock of the store's host was stepped by -?\d+ ms/),
     ]);
     expect(Math.abs((steps[0] ?? 0) + shiftMs)).toBeLessThan(500);
     expect(stepped.warnings[0]?.replace(/by (-?)\d+/, 'by $15000')).toContain(warning);

@@ -14,7 +14,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { pino } from 'pino';
 import { configSchema } from '../../src/config/schema.ts';
-import { Gateway } from '../../src/gateway/gateway.ts';
+import { RunningGateway } from '../../src/gateway/gateway.ts';
 import { listen } from '../../src/gateway/http-server.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { createSandbox } from '../../src/sandbox/create-sandbox.ts';
@@ -44,7 +44,7 @@ const config = configSchema.parse({
   store: redis ? { kind: 'redis', url: redis.url } : { kind: 'sqlite', path: join(folder, 'data') },
 });
 const logger = pino(pino.destination('/dev/null'));
-const gateway = await Gateway.open(config, { clock: systemClock, logger });
+const gateway = await RunningGateway.open(config, { clock: systemClock, logger });
 const url = `http://127.0.0.1:${await listen(gateway.server, '127.0.0.1', 0)}`;
 const agent = new http.Agent({ keepAlive: true, maxSockets: 1 });
 

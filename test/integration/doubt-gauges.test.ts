@@ -5,7 +5,7 @@ import { systemClock } from '../../src/lib/clock.ts';
 import { shareStoreMetrics } from '../../src/middleware/shared-metrics.ts';
 import type { OpenedStore } from '../../src/middleware/stores.ts';
 import type { DoubtCount } from '../../src/store/types.ts';
-import { Metrics } from '../../src/telemetry/metrics.ts';
+import { AllMetrics } from '../../src/telemetry/metrics.ts';
 import { emitTo } from '../support/emit.ts';
 import { Scrape } from '../support/metrics.ts';
 import { until } from '../support/until.ts';
@@ -19,7 +19,7 @@ const NOTHING: DoubtCount = {
 
 /** Gauges on a store that counts what the test says. `asked`: how often it was asked. */
 function shown(everyMs: number) {
-  const metrics = new Metrics();
+  const metrics = new AllMetrics();
   metrics.declareOperations(['withdraw', 'other', 'undeclared']);
   const lines: { reason?: string }[] = [];
   const emit = emitTo({ doubts_uncounted: (told) => lines.push(told) });

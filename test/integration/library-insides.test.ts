@@ -10,7 +10,7 @@ import { expect, onTestFinished, test, vi } from 'vitest';
 import { createApp } from '../../src/gateway/app.ts';
 import { connect, createClient } from '../../src/store/redis/client.ts';
 import { ScriptCommand } from '../../src/store/redis/script-command.ts';
-import { requestLog } from '../../src/telemetry/logger.ts';
+import { requestLogger } from '../../src/telemetry/logger.ts';
 import { httpBackend, openBackend } from '../support/backend.ts';
 import { send } from '../support/client.ts';
 import { startRedis } from '../support/redis-server.ts';
@@ -116,7 +116,7 @@ test('redlock: a lock is a key with its `value`, and is extended, however late, 
 
 test('pino: has the stream of a logger under `symbols.streamSym`', async () => {
   const lines: string[] = [];
-  requestLog(pino({}, { write: (line) => void lines.push(line) }))({ path: '/' });
+  requestLogger(pino({}, { write: (line) => void lines.push(line) }))({ path: '/' });
   await nextTurn();
   // pino itself writes the level as a number.
   expect(lines.join('')).toMatch(/^\{"level":"info",.*"path":"\/","msg":"request"\}\n$/);

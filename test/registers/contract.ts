@@ -275,7 +275,7 @@ export const contract: [promise: string, show: (place: Place) => Promise<void>][
       const listed = new Map(all.map((one) => [one.id, one]));
       for (const [n, id] of [...openIds, ...closedIds].entries()) {
         const { completion, ...head } = [...open, ...closed][n] as KeyRecord;
-        const keyId = completion?.kind === 'sealed' ? { encryptionKeyId: completion.keyId } : {};
+        const keyId = completion?.kind === 'encrypted' ? { encryptionKeyId: completion.keyId } : {};
         const seen = listed.get(id) as Listed & { unreadable?: undefined };
         expect(plain({ ...seen, record: seen.head })).toEqual({ ...head, ...keyId });
         expect(seen.isLeased).toBe(n === 0);

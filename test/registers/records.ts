@@ -39,7 +39,7 @@ export const completions: StoredCompletion[] = [
     response: { status: 201, headers: ['X-Ü', '\u00ff"\\', 'B', ''], body: Buffer.from([0, 255, 10, 0]) },
   },
   { kind: 'response', response: { status: 204, headers: [], body: Buffer.alloc(0) } },
-  { kind: 'sealed', status: 500, keyId: 'k1', bytes: randomBytes(100) },
+  { kind: 'encrypted', status: 500, keyId: 'k1', bytes: randomBytes(100) },
   { kind: 'tombstone', status: 0 },
   {
     kind: 'response',

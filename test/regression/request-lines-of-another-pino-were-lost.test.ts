@@ -1,7 +1,7 @@
 import { createRequire } from 'node:module';
 import { pino as ours } from 'pino';
 import { expect, it } from 'vitest';
-import { requestLog } from '../../src/telemetry/logger.ts';
+import { requestLogger } from '../../src/telemetry/logger.ts';
 
 const require = createRequire(import.meta.url);
 
@@ -16,6 +16,6 @@ it('writes the lines of requests to a logger of another copy of pino', () => {
   expect(pino.symbols.streamSym).not.toBe(ours.symbols.streamSym);
   const lines: object[] = [];
   const logger = pino({ base: null }, { write: (line: string) => lines.push(JSON.parse(line)) });
-  requestLog(logger)({ status: 201 });
+  requestLogger(logger)({ status: 201 });
   expect(lines).toEqual([expect.objectContaining({ status: 201, msg: 'request' })]);
 });

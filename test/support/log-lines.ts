@@ -2,7 +2,7 @@ import { type LoggerOptions, pino } from 'pino';
 import { afterAll, expect } from 'vitest';
 import * as z from 'zod';
 import { EVENTS } from '../../src/telemetry/events.ts';
-import type { Field, LogEvent } from '../../src/telemetry/log-event.ts';
+import type { LogEvent, LogField } from '../../src/telemetry/log-event.ts';
 
 /** The sandbox's secret keys, those of tests, and those that `oncegate keys issue` makes. */
 const SECRET = /\b(?:sk_(?:sandbox|test|live)_\w|og_(?:live|test)_\w)/;
@@ -26,7 +26,7 @@ const TYPES = {
   }),
 };
 
-function schemaOf(name: string, { is, digits, isOptional }: Field): z.ZodType {
+function schemaOf(name: string, { is, digits, isOptional }: LogField): z.ZodType {
   const ofType = typeof is === 'string' ? TYPES[is] : z.enum(is as string[]);
   const requestId = name === 'requestId' && z.string().regex(/^[A-Za-z0-9._-]{8,128}$/);
   const schema = digits === undefined ? requestId || ofType : hex(digits);

@@ -109,7 +109,7 @@ export class MemoryRegister implements Register, CopyRegister {
       if (entry.isDamaged) return { id, unreadable: DAMAGED };
       const { completion, ...head } = entry.record;
       const { expiresInMs, isLeased } = this.#seen(id, entry);
-      if (completion?.kind === 'sealed') head.encryptionKeyId = completion.keyId;
+      if (completion?.kind === 'encrypted') head.encryptionKeyId = completion.keyId;
       return { id, head, expiresInMs, isLeased };
     });
     const last = page.at(-1);

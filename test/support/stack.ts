@@ -1,7 +1,7 @@
 import type { IncomingMessage } from 'node:http';
 import { afterAll, expect, onTestFinished } from 'vitest';
 import { openAdminPort } from '../../src/gateway/admin-port.ts';
-import { Gateway } from '../../src/gateway/gateway.ts';
+import { RunningGateway } from '../../src/gateway/gateway.ts';
 import { listen } from '../../src/gateway/http-server.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import { createSandbox, type Sandbox, type SandboxOptions } from '../../src/sandbox/create-sandbox.ts';
@@ -14,7 +14,7 @@ import { echoingWebSockets } from './web-sockets.ts';
 
 /** A gateway in this process, over real sockets. */
 export interface TestGateway {
-  gateway: Gateway;
+  gateway: RunningGateway;
   url: string;
   port: number;
   adminUrl: string;
@@ -28,7 +28,7 @@ export async function openGateway(input: ConfigInput, clock: Clock = systemClock
   const config = parsedConfig(input);
   const { log, logger } = keptLog({ serializers });
   const tools = { clock, logger };
-  const gateway = await Gateway.open(config, tools);
+  const gateway = await RunningGateway.open(config, tools);
   const port = await listen(gateway.server, '127.0.0.1', 0);
   const admin = await openAdminPort({ ...config, admin: { ...config.admin, port: 0 } }, gateway, clock);
   const shutdown = async () => {

@@ -50,7 +50,7 @@ describe('at start', () => {
   });
 });
 
-test('merchants whose last secret key is gone are named once', async () => {
+test('merchants whose last secret key is gone are named once, and not those whose keys were revoked or had expired', async () => {
   const merchants = (...codes: string[]) => {
     const each = codes.map(
       (code) => `{ code: ${code}, keys: [{ id: k, dangerouslyPlainSecret: of-${code} }] }`,
@@ -67,6 +67,26 @@ test('merchants whose last secret key is gone are named once', async () => {
   replaceFile(path, merchants('M-2', 'M-4'));
   await source.reload();
   expect(told).toEqual([{ removed: 2, merchants: ['M-1', 'M-3'] }]);
+  // Of M-5 another key is left, but not in force. The others had none in force before.
+  const past = '2020-01-01T00:00:00Z';
+  const old = (code: string, member: string) =>
+    `{ code: ${code}, keys: [{ id: old, ${member}: ${past}, dangerouslyPlainSecret: old-of-${code} }] }`;
+  const ended = [old('M-5', 'revokedAt'), old('M-6', 'revokedAt'), old('M-7', 'expiresAt')].join(', ');
+  const key = '{ id: k, dangerouslyPlainSecret: of-M-5 }';
+  replaceFile(path, `merchants: [${ended.replace('keys: [', `keys: [${key}, `)}]\n`);
+  await source.reload();
+  replaceFile(path, `merchants: [${old('M-5', 'revokedAt')}]\n`);
+  await source.reload();
+  // A secret key that another merchant gets is gone too.
+  replaceFile(path, merchants('M-8'));
+  await source.reload();
+  replaceFile(path, merchants('M-8').replace('code: M-8', 'code: M-9'));
+  await source.reload();
+  expect(told.slice(1)).toEqual([
+    { removed: 2, merchants: ['M-2', 'M-4'] },
+    { removed: 1, merchants: ['M-5'] },
+    { removed: 1, merchants: ['M-8'] },
+  ]);
 });
 
 describe('a changed file is loaded', () => {

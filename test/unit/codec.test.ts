@@ -13,7 +13,7 @@ const status = fc.integer({ min: 100, max: 599 });
 
 const completion: fc.Arbitrary<StoredCompletion> = fc.oneof(
   fc.record({
-    kind: fc.constant('sealed' as const),
+    kind: fc.constant('encrypted' as const),
     status,
     keyId: bytes({ minLength: 1, maxLength: 255 }).map((part) => part.toString('latin1')),
     bytes: bytes({ maxLength: 400 }),
@@ -61,7 +61,7 @@ const completedWith = (rest: Omit<KeyRecord, 'state'>, what: StoredCompletion): 
   ...rest,
   state: 'completed',
   completion: what,
-  ...(what.kind === 'sealed' && { encryptionKeyId: what.keyId }),
+  ...(what.kind === 'encrypted' && { encryptionKeyId: what.keyId }),
 });
 
 const open: fc.Arbitrary<KeyRecord> = fc
@@ -191,7 +191,7 @@ describe('the bytes of a record', () => {
       'encrypted',
       {
         ...{ ...record, state: 'completed', encryptionKeyId: 'a' },
-        completion: { kind: 'sealed', status: 200, keyId: 'a', bytes: Buffer.from('sealed') },
+        completion: { kind: 'encrypted', status: 200, keyId: 'a', bytes: Buffer.from('sealed') },
       },
       `${closed}00${rest}0000c801610000000000000006${hex('sealed')}`,
     ],

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { parseConfig } from '../../src/config/load.ts';
-import { policyWarnings } from '../../src/idempotency/idempotency-options.ts';
+import { policyWarnings } from '../../src/gateway/readiness.ts';
 import { mistakesIn, UPSTREAM } from '../support/config-lines.ts';
 import { eachRow } from '../support/each-row.ts';
 

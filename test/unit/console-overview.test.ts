@@ -1,11 +1,12 @@
 import { afterEach, expect, it, vi } from 'vitest';
 import { EVERY_MS, MOST_KEPT, OverviewSource } from '../../src/admin/console/overview.ts';
+import { Slots } from '../../src/backend/slots.ts';
 import type { Lately } from '../../src/console/contract.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { problem } from '../../src/lib/problem.ts';
 import { problemCodes } from '../../src/lib/problem-table.ts';
 import { OUTCOMES } from '../../src/telemetry/label-values.ts';
-import { Metrics } from '../../src/telemetry/metrics.ts';
+import { AllMetrics } from '../../src/telemetry/metrics.ts';
 
 afterEach(() => {
   vi.useRealTimers();
@@ -14,7 +15,7 @@ afterEach(() => {
 
 /** The overview of a gateway that has only metrics, on a clock of its own. */
 function open() {
-  const metrics = new Metrics();
+  const metrics = new AllMetrics();
   const time = { ms: 0 };
   const clock = { ...systemClock, wallMs: () => time.ms, monotonicMs: () => time.ms };
   const options = { mode: 'protect', countDoubtsEveryMs: 1000 } as const;
@@ -83,7 +84,7 @@ it('the overview says first what merchants got in the last minute, then what che
     gateway.time.ms += EVERY_MS;
   };
   const unknown = open();
-  expect(await unknown.overview.read(-1)).toMatchObject({ lately: null, state: 'ok' });
+  expect(await unknown.overview.read(-1)).toMatchObject({ lately: null, state: 'unknown' });
   // An outage of the backend that every check of /readyz passes.
   await unknown.overview.take();
   end(unknown, 'outcome_unknown', 6599);
@@ -114,8 +115,54 @@ it('the overview says first what merchants got in the last minute, then what che
 
   const refused = open();
   await refused.overview.take();
-  end(refused, 'unauthorized', 40);
-  expect(await refused.overview.read(-1)).toMatchObject({ state: 'warning', lately: { due: 0 } });
+  for (const outcome of ['missing_credentials', 'invalid_key', 'insufficient_scope', 'rate_limited'])
+    refused.metrics.requests.inc({ operation: 'none', outcome }, 10);
+  end(refused, 'replayed', 40);
+  const keysRefused = { due: 0, keysRefused: 30, requests: { refused: 40 } };
+  expect(await refused.overview.read(-1)).toMatchObject({ state: 'ok', lately: keysRefused });
+  end(refused, 'invalid_key', 1);
+  expect((await refused.overview.read(-1)).state).toBe('warning');
+});
+
+it('the overview judges the backend by what was sent to it, and not by replays, which go on while it fails', async () => {
+  const { metrics, time, overview } = open();
+  await overview.take();
+  time.ms += EVERY_MS;
+  metrics.requests.inc({ operation: 'withdraw', outcome: 'replayed' }, 980);
+  metrics.requests.inc({ operation: 'withdraw', outcome: 'executed' }, 4);
+  metrics.requests.inc({ operation: 'withdraw', outcome: 'outcome_unknown' }, 16);
+  expect(await overview.read(-1)).toMatchObject({ state: 'failing', lately: { due: 20, results: 4 } });
+});
+
+it('the overview needs attention while a request is in flight to the backend for longer than five seconds', async () => {
+  const { metrics, time, overview } = open();
+  const slots = new Slots({ maxConnections: 9, maxQueued: 0, queueTimeoutMs: 0 }, systemClock);
+  metrics.longInFlight = () => slots.heldSinceLastCall();
+  metrics.requests.inc({ operation: 'withdraw', outcome: 'executed' });
+  const sampled = async () => {
+    time.ms += EVERY_MS;
+    await overview.take();
+    const { longInFlight, state } = await overview.read(-1);
+    return [longInFlight, state];
+  };
+  const hangs = slots.tryTake();
+  expect(await sampled()).toEqual([0, 'ok']);
+  slots.tryTake();
+  const quick = slots.tryTake();
+  expect(await sampled()).toEqual([1, 'warning']);
+  quick?.release();
+  expect(await sampled()).toEqual([2, 'warning']);
+  hangs?.release();
+  expect(await sampled()).toEqual([1, 'warning']);
+});
+
+it('the overview says that nothing is known until a request has ended, and then what it knows', async () => {
+  const { metrics, time, overview } = open();
+  await overview.take();
+  time.ms += EVERY_MS;
+  expect((await overview.read(-1)).state).toBe('unknown');
+  metrics.requests.inc({ operation: 'withdraw', outcome: 'executed' });
+  expect((await overview.read(-1)).state).toBe('ok');
 });
 
 it('the overview does not say 0 for what is not known', async () => {
@@ -167,25 +214,46 @@ it('the overview’s percentiles are those of the durations, not of the histogra
 it('the page says what merchants get, and never 100 % while one of them gets nothing', async () => {
   vi.stubGlobal('addEventListener', () => {});
   const { servedInWords, doubtsInWords } = await import('../../src/console/words.ts');
-  const said = (results: number, due: number, refused = 0) =>
-    servedInWords({
-      due,
-      results,
-      ms: 60_000,
-      requests: { refused } as Lately['requests'],
-      backendErrors: 0,
-    });
+  const said = (results: number, due: number, others: object = {}) => {
+    const requests = { refused: 0, replayed: 0, ...others } as Lately['requests'];
+    const lately = { due, results, ms: 60_000, requests, backendErrors: 0, keysRefused: 0, ...others };
+    return servedInWords({ state: 'ok', longInFlight: 0, lately, ...others });
+  };
+  const SHARES = {
+    'Merchants get results: 12 of 12 requests that needed the backend got a result in the last minute.': [
+      12, 12,
+    ],
+    'Merchants get results: 9,999 of 10,000 requests that needed the backend got a result in the last minute (99.9 %).':
+      [9999, 10_000],
+    'Some merchants get no result: 90 of 100 requests that needed the backend got a result in the last minute (90.0 %).':
+      [90, 100],
+    'Merchants are not served: 0 of 6,599 requests that needed the backend got a result in the last minute (0.0 %).':
+      [0, 6599],
+  } as const;
+  for (const [sentence, [results, due]] of Object.entries(SHARES)) expect(said(results, due)).toBe(sentence);
+  const one = 'Merchants get results: 1 of 1 request that needed the backend got a result in the last minute';
   expect([
-    servedInWords(null),
-    ...[said(0, 0), said(0, 0, 7), said(12, 12), said(9999, 10_000), said(90, 100), said(0, 6599)],
+    servedInWords({ state: 'warning', lately: null, longInFlight: 0 }),
+    ...[
+      said(0, 0, { state: 'unknown' }),
+      said(0, 0),
+      said(0, 0, { replayed: 1 }),
+      said(1, 1, { replayed: 98 }),
+      said(1, 9, { replayed: 98 }),
+    ],
+    ...[said(0, 0, { refused: 7 }), said(1, 1, { refused: 2, keysRefused: 2 }), said(1, 1, { refused: 1 })],
+    said(0, 0, { longInFlight: 12 }),
   ]).toEqual([
     'What merchants get is not known yet.',
-    'No merchant has sent a request in the last minute.',
-    'No request got a result in the last minute: all 7 were refused.',
-    'Merchants get results: 12 of 12 requests got a result in the last minute.',
-    'Merchants get results: 9,999 of 10,000 requests got a result in the last minute (99.9 %).',
-    'Some merchants get no result: 90 of 100 requests got a result in the last minute (90.0 %).',
-    'Merchants are not served: 0 of 6,599 requests got a result in the last minute (0.0 %).',
+    'Nothing has been observed yet: no request has ended since the start.',
+    'No request has ended in the last minute.',
+    'No request needed the backend in the last minute, besides 1 replay.',
+    `${one}, besides 98 replays.`,
+    'Merchants are not served: 1 of 9 requests that needed the backend got a result in the last minute (11.1 %), besides 98 replays.',
+    'Most requests are refused: 7 of 7 in the last minute.',
+    `Most requests are refused: 2 of 3 in the last minute, 2 because of the secret key. ${one}.`,
+    `${one}.`,
+    'No request has ended in the last minute. In flight to the backend for longer than 5 seconds: 12 requests.',
   ]);
   const doubts = { keys: 3, oldestMs: 61_000, countedAt: '2026-01-01T00:00:00Z', isLate: true };
   expect(doubtsInWords(doubts)).toMatch(

@@ -7,7 +7,7 @@ import { parseConfig } from '../../src/config/load.ts';
 import { problem } from '../../src/lib/problem.ts';
 import { type ProblemCode, problemCodes } from '../../src/lib/problem-table.ts';
 import { OUTCOMES } from '../../src/telemetry/label-values.ts';
-import { Metrics } from '../../src/telemetry/metrics.ts';
+import { AllMetrics } from '../../src/telemetry/metrics.ts';
 import { anchorsOf, leadsNowhere } from '../support/anchors.ts';
 import { ROOT, read } from '../support/repository.ts';
 
@@ -20,7 +20,7 @@ const withoutCode = (markdown: string) => markdown.replace(/```.*?```/gs, '').re
 
 describe('documents', () => {
   it('docs/metrics.md names every metric, and the documents name no other', () => {
-    const { registry } = new Metrics();
+    const { registry } = new AllMetrics();
     const metrics = registry.getMetricsAsArray().map(({ name }) => name);
     const namesIn = (path: string) =>
       [...read(path).matchAll(/`(oncegate_[a-z_]+)/g)].map(([, name = '']) => name);
@@ -87,7 +87,7 @@ describe('documents', () => {
         .flatMap(({ expr }) =>
           [...expr.matchAll(/outcome=~?"([^"]+)"/g)].flatMap(([, one = '']) => one.split('|')),
         );
-    const total = 'job_instance_operation:oncegate_objective';
+    const total = 'job_instance_store_operation:oncegate_objective';
     for (const objective of ['availability', 'results'] as const) {
       expect(counted(`${total}_failures`, objective).sort()).toEqual(documented(objective, 'failed').sort());
       const all = documented(objective, 'served', 'failed').sort();
@@ -114,6 +114,14 @@ describe('documents', () => {
       const whole = section.startsWith('upstream:') ? section : `upstream: { url: "http://a" }\n${section}`;
       expect(() => parseConfig(whole, env), section).not.toThrow();
     }
+  });
+
+  it('show no callback of listen(): Express 5 calls it also when the port is in use', () => {
+    const shown = [...DOCUMENTS, 'scripts/package/README.md'].flatMap((path) =>
+      [...read(path).matchAll(/^ *(?:const \w+ = )?app\.listen\(.*$/gm)].map(([line]) => line),
+    );
+    expect(shown.length).toBeGreaterThanOrEqual(6);
+    expect(shown.filter((line) => /listen\([^)]*(?:=>|function)/.test(line))).toEqual([]);
   });
 
   it('name files and commands that there are', () => {

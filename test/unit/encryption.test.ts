@@ -7,9 +7,9 @@ import { systemRandom } from '../../src/lib/random.ts';
 import { ResponseCipher } from '../../src/store/response-cipher.ts';
 import type { Encryption } from '../../src/store/store-options.ts';
 import {
+  type EncryptedResponse,
   type Execution,
   type KeyRecord,
-  type SealedResponse,
   UnreadableRecord,
 } from '../../src/store/types.ts';
 import { eachRowInTurn } from '../support/each-row.ts';
@@ -31,16 +31,16 @@ function store() {
   const open = (ring?: Encryption) =>
     new Ledger(register, { gatewayId: 'gateway', lifetimes, cipher: new ResponseCipher(ring) });
   const stored = async ({ recordId }: Execution) => (await register.read(recordId))?.record as KeyRecord;
-  const sealed = async (owner: Execution) => (await stored(owner)).completion as SealedResponse;
+  const encrypted = async (owner: Execution) => (await stored(owner)).completion as EncryptedResponse;
   /** Puts another encrypted response in place of that of a record. */
-  const reseal = async (owner: Execution, completion: SealedResponse) => {
+  const replaceResponse = async (owner: Execution, completion: EncryptedResponse) => {
     const record = await stored(owner);
     const next = { ...record, revision: systemRandom.token(), completion };
     const { revision, operation } = record;
     const write = { kind: 'replace', revision, record: next, operation, expiresInMs: 'unchanged' } as const;
     expect(await register.replace(owner.recordId, write)).toEqual({ done: true });
   };
-  return { open, sealed, reseal };
+  return { open, encrypted, replaceResponse };
 }
 
 async function complete(ledger: Ledger, completion: Completion = response()): Promise<Execution> {
@@ -70,7 +70,7 @@ async function expectUnreadable(ledger: Ledger, owner: Execution, why: RegExp | 
 }
 
 it('an encrypted response of any size is replayed byte for byte, under a nonce of its own', async () => {
-  const { open, sealed } = store();
+  const { open, encrypted } = store();
   const ledger = open({ keys: [one] });
   const nonces = new Set<string>();
   for (const size of [0, 1, 16, 65_536, 1_048_576]) {
@@ -78,19 +78,19 @@ it('an encrypted response of any size is replayed byte for byte, under a nonce o
     const owner = await complete(ledger, response(body));
     const read = (await ledger.get(owner.recordId))?.completion as Completion & { kind: 'response' };
     expect(read.response.body.equals(body)).toBe(true);
-    const { kind, bytes } = await sealed(owner);
-    expect(kind).toBe('sealed');
+    const { kind, bytes } = await encrypted(owner);
+    expect(kind).toBe('encrypted');
     expect(bytes.includes('X-Reference')).toBe(false);
     if (size >= 16) expect(bytes.includes(body.subarray(0, 16))).toBe(false);
     nonces.add(bytes.toString('hex', 0, 12));
   }
   expect(nonces.size).toBe(5);
   const tombstone = await complete(ledger, { kind: 'tombstone', status: 201 });
-  expect(await sealed(tombstone)).toEqual({ kind: 'tombstone', status: 201 });
+  expect(await encrypted(tombstone)).toEqual({ kind: 'tombstone', status: 201 });
 });
 
 it('the response of a resolution, by an operator or a lookup, is encrypted too', async () => {
-  const { open, sealed } = store();
+  const { open, encrypted } = store();
   const ledger = open({ keys: [one] });
   const owner = newRequest();
   await ledger.start(owner);
@@ -98,7 +98,7 @@ it('the response of a resolution, by an operator or a lookup, is encrypted too',
   const resolution = { as: 'completed', completion: response() } as const;
   const note = { by: 'ada', reason: 'the books show it' };
   expect(await ledger.resolve(owner.recordId, owner.token, resolution, note)).toBe('ok');
-  expect((await sealed(owner)).kind).toBe('sealed');
+  expect((await encrypted(owner)).kind).toBe('encrypted');
   await expectReplay(ledger, owner);
 });
 
@@ -134,33 +134,39 @@ it('an encrypted response under an unknown key is never treated as absent, and i
   await expectReplay(open({ keys: [one] }), owner);
 });
 
-const withByte = (sealed: SealedResponse, at: number): SealedResponse => {
-  const bytes = Buffer.from(sealed.bytes);
+const withByte = (encrypted: EncryptedResponse, at: number): EncryptedResponse => {
+  const bytes = Buffer.from(encrypted.bytes);
   bytes[at] = (bytes[at] as number) ^ 1;
-  return { ...sealed, bytes };
+  return { ...encrypted, bytes };
 };
 
-const changes: [what: string, change: (sealed: SealedResponse, other: SealedResponse) => SealedResponse][] = [
+const changes: [
+  what: string,
+  change: (encrypted: EncryptedResponse, other: EncryptedResponse) => EncryptedResponse,
+][] = [
   ['that of another record of the same merchant', (_, other) => other],
-  ['one with another status', (sealed) => ({ ...sealed, status: 200 })],
-  ['one with the id of another known key', (sealed) => ({ ...sealed, keyId: 'two' })],
-  ['one with another nonce', (sealed) => withByte(sealed, 0)],
-  ['one with another tag', (sealed) => withByte(sealed, 12)],
-  ['one with a changed byte', (sealed) => withByte(sealed, 40)],
-  ['one with its last byte cut off', (sealed) => ({ ...sealed, bytes: sealed.bytes.subarray(0, -1) })],
+  ['one with another status', (encrypted) => ({ ...encrypted, status: 200 })],
+  ['one with the id of another known key', (encrypted) => ({ ...encrypted, keyId: 'two' })],
+  ['one with another nonce', (encrypted) => withByte(encrypted, 0)],
+  ['one with another tag', (encrypted) => withByte(encrypted, 12)],
+  ['one with a changed byte', (encrypted) => withByte(encrypted, 40)],
+  [
+    'one with its last byte cut off',
+    (encrypted) => ({ ...encrypted, bytes: encrypted.bytes.subarray(0, -1) }),
+  ],
   [
     'one with an appended byte',
-    (sealed) => ({ ...sealed, bytes: Buffer.concat([sealed.bytes, Buffer.alloc(1)]) }),
+    (encrypted) => ({ ...encrypted, bytes: Buffer.concat([encrypted.bytes, Buffer.alloc(1)]) }),
   ],
-  ['one shorter than a tag', (sealed) => ({ ...sealed, bytes: sealed.bytes.subarray(0, 20) })],
+  ['one shorter than a tag', (encrypted) => ({ ...encrypted, bytes: encrypted.bytes.subarray(0, 20) })],
 ];
 
 it('an encrypted response that was replaced by another one is not read', async () => {
   await eachRowInTurn(changes, async ([, change]) => {
-    const { open, sealed, reseal } = store();
+    const { open, encrypted, replaceResponse } = store();
     const ledger = open({ keys: [one, two] });
     const [owner, other] = [await complete(ledger), await complete(ledger)];
-    await reseal(owner, change(await sealed(owner), await sealed(other)));
+    await replaceResponse(owner, change(await encrypted(owner), await encrypted(other)));
     await expectUnreadable(ledger, owner, /cannot be decrypted|too short/);
   });
 });

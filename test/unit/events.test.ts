@@ -3,7 +3,7 @@ import { pino } from 'pino';
 import { expect, it } from 'vitest';
 import { type Emit, Events } from '../../src/telemetry/emit.ts';
 import { EVENTS } from '../../src/telemetry/events.ts';
-import { Metrics } from '../../src/telemetry/metrics.ts';
+import { AllMetrics } from '../../src/telemetry/metrics.ts';
 import { eachRowInTurn } from '../support/each-row.ts';
 import { checkLine } from '../support/log-lines.ts';
 import { Scrape } from '../support/metrics.ts';
@@ -32,12 +32,17 @@ const TOLD: [name: string, labels: Record<string, string>, tell: (emit: Emit) =>
     { reason: 'damaged' },
     (emit) => emit('unreadable', { ...call, reason: 'damaged', why: 'it is' }),
   ],
+  [
+    'key_reloads',
+    { result: 'merchants_removed' },
+    (emit) => emit('merchants_removed', { removed: 1, merchants: ['M-1'] }),
+  ],
   ['complete_unreplicated', {}, (emit) => emit('unreplicated', {})],
   ['store_clock_steps', {}, (emit) => emit('clock_stepped', { stepMs: 5000 })],
 ];
 
 it('each event is counted once, and logged as the table says', async () => {
-  const metrics = new Metrics();
+  const metrics = new AllMetrics();
   metrics.nameMerchants(['M-1']);
   const logger = pino({ level: 'debug' }, { write: (line: string) => checkLine(line, JSON.parse(line)) });
   const { emit } = new Events(logger, metrics);
@@ -50,7 +55,7 @@ it('each event is counted once, and logged as the table says', async () => {
 });
 
 it('a metric of what is not logged gets the labels and the value that are told', async () => {
-  const metrics = new Metrics();
+  const metrics = new AllMetrics();
   const { emit } = new Events(pino({ level: 'silent' }), metrics);
   emit('storeSeconds', { command: 'start', result: 'ok' }, 0.25);
   emit('sqliteCommitSeconds', {}, 0.5);

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { DeclaredOperation } from '../../src/requests/declared-paths.ts';
-import { OperationsHistory } from '../../src/requests/history.ts';
+import { OperationsHistory } from '../../src/requests/operations.ts';
 import {
   action,
   declare,

@@ -50,7 +50,7 @@ function watched() {
     store_works: ({ lastedMs }) => lines.push(`works: ${lastedMs}`),
   });
   const outages = new Outages(ledger, clock, emit);
-  const store = measured(ledger, clock, emit, undefined, () => outages.failed());
+  const store = measured(ledger, clock, emit, undefined, (startedMs) => outages.failed(startedMs));
   /** Lets time pass in steps, with some requests in each. Returns the new lines. */
   const pass = async (ms: number, requests = 20) => {
     for (const endMs = time.nowMs + ms; time.nowMs < endMs; ) {
@@ -61,7 +61,7 @@ function watched() {
     }
     return lines.splice(0);
   };
-  return { register, outages, pass };
+  return { register, store, outages, time, pass };
 }
 
 it('an outage of the store has one line when it begins and one when it has ended, whatever the load', async () => {
@@ -84,19 +84,47 @@ it('an outage of the store has one line when it begins and one when it has ended
   }
 });
 
-it('a store that answers again, but refuses writes, has a line for that, and one when all is over', async () => {
+it('a store that answers again, but goes on to refuse writes, has a line for that, and one when all is over', async () => {
   const { register, outages, pass } = watched();
   register.state = 'lost';
   expect(await pass(1000)).toEqual(['lost: lost']);
   register.state = 'full';
-  expect(await pass(1000)).toEqual(['refuses: full']);
+  expect(await pass(9000)).toEqual([]);
+  expect(await pass(2000)).toEqual(['refuses: full']);
   register.state = 'lost';
   expect(await pass(1000)).toEqual(['lost: lost']);
   register.state = 'ok';
-  expect(await pass(3000)).toEqual([expect.stringMatching(/^works: 2\d\d\d$/)]);
+  expect(await pass(3000)).toEqual([expect.stringMatching(/^works: 12\d\d\d$/)]);
   outages.close();
   register.state = 'lost';
   expect(await pass(1000)).toEqual([]);
+});
+
+it('a store that comes back, and refuses writes until its replicas have caught up, has one line for lost and one for back', async () => {
+  const { register, pass } = watched();
+  for (let n = 0; n < 2; n++) {
+    register.state = 'lost';
+    expect(await pass(12_000)).toEqual(['lost: lost']);
+    register.state = 'full';
+    expect(await pass(6000)).toEqual([]);
+    register.state = 'ok';
+    expect(await pass(3000)).toEqual([expect.stringMatching(/^works: 1[78]\d\d\d$/)]);
+  }
+});
+
+it('an outage begins when the first command that failed was sent, and not when its time limit had passed', async () => {
+  const { register, store, time, pass } = watched();
+  const unanswered = Promise.withResolvers<never>();
+  register.create = () => unanswered.promise;
+  time.nowMs = 1000;
+  const start = store.start(newRequest());
+  register.state = 'lost';
+  time.nowMs = 6000;
+  unanswered.reject(new StoreUnavailable('no answer within 5000 ms'));
+  await expect(start).rejects.toThrow('no answer');
+  expect(await pass(250, 0)).toEqual(['lost: lost']);
+  register.state = 'ok';
+  expect(await pass(2000, 0)).toEqual([expect.stringMatching(/^works: 5\d\d\d$/)]);
 });
 
 it('commands that fail while the store works are no outage, and it is asked at most four times a second', async () => {

@@ -34,6 +34,21 @@ describe('slots', () => {
     expect([slots.tryTake(), slots.inUse]).toEqual([undefined, 1]);
   });
 
+  it('know how many of them have been in use since before they were asked, those that a queued request got too', async () => {
+    const slots = newSlots({ maxConnections: 2 });
+    const [first, second] = [takenFrom(slots), takenFrom(slots)];
+    const queued = slots.queue();
+    expect([slots.heldSinceLastCall(), slots.heldSinceLastCall()]).toEqual([0, 2]);
+    first.release();
+    second.release();
+    second.release();
+    const passedOn = await queued?.slot;
+    expect(slots.heldSinceLastCall()).toBe(0);
+    expect(slots.heldSinceLastCall()).toBe(1);
+    passedOn?.release();
+    expect([slots.heldSinceLastCall(), slots.heldSinceLastCall()]).toEqual([0, 0]);
+  });
+
   it('go to queued requests in their order, and before new requests', async () => {
     const slots = newSlots();
     const first = takenFrom(slots);

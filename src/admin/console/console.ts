@@ -23,7 +23,7 @@ export function consoleRoutes(
   routes
     .route('/api/overview')
     .get(async (req, res) => {
-      res.json(await source.overview(Number(req.query.after ?? -1)));
+      res.json(await source.overview.read(Number(req.query.after ?? -1)));
     })
     .all(allowOnly('GET, HEAD'));
   routes.use('/api', (_req, res) => refuse(res, 'not_found', 'The console’s API has no such path.'));

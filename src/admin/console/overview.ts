@@ -10,7 +10,7 @@ import type {
 import type { Clock } from '../../lib/clock.ts';
 import { thisBuild } from '../../lib/program.ts';
 import type { Mode } from '../../store/types.ts';
-import type { Metrics } from '../../telemetry/metrics.ts';
+import type { AllMetrics } from '../../telemetry/metrics.ts';
 import { percentileBetween } from '../../telemetry/series.ts';
 import type { Check } from '../source.ts';
 
@@ -32,6 +32,9 @@ const GROUPS: Readonly<Record<string, OutcomeGroup>> = {
   ...{ internal_error: 'notServed' },
 };
 
+/** Those of `refused` that blame the secret key. */
+const OF_KEYS = new Set(['missing_credentials', 'invalid_key', 'insufficient_scope']);
+
 /** Below this share of results the state is a warning, and below the other one merchants are not served. */
 const SHARE = { warning: 0.99, failing: 0.5 };
 /** Of fewer requests than this, the share says too little to be a failure. */
@@ -40,7 +43,7 @@ const LEAST_DUE = 5;
 interface OverviewParts {
   mode: Mode;
   countDoubtsEveryMs: number;
-  metrics: Metrics;
+  metrics: AllMetrics;
   checks(): Promise<Check[]>;
   clock: Clock;
 }
@@ -53,6 +56,8 @@ export class OverviewSource {
   readonly #parts: OverviewParts;
   readonly #startedMs: number;
   readonly #kept: Sample[] = [];
+  /** At the last sample. */
+  #longInFlight = 0;
   /** The fine buckets of each histogram at the last sample. */
   readonly #fine = new Map<string, number[]>();
   #timer: NodeJS.Timeout | undefined;
@@ -75,10 +80,11 @@ export class OverviewSource {
 
   async take(): Promise<void> {
     const { metrics } = this.#parts;
-    const { upMs, requests, backendErrors } = await this.#count();
+    this.#longInFlight = metrics.longInFlight();
+    const counted = await this.#count();
     const { keys, isLate } = await this.#doubts();
     this.#kept.push({
-      ...{ upMs, requests, backendErrors, inDoubt: isLate ? null : keys },
+      ...{ ...counted, inDoubt: isLate ? null : keys },
       answerMs: this.#percentilesOf('requestSeconds'),
       gatewayMs: this.#percentilesOf('gatewaySeconds'),
       backendMs: this.#percentilesOf('upstreamSeconds'),
@@ -97,8 +103,11 @@ export class OverviewSource {
     const before = this.#kept.findLast(({ upMs }) => upMs <= now.upMs - LATELY_MS) ?? this.#kept[0];
     const lately = before && before.upMs < now.upMs ? between(before, now) : null;
     const served = stateOf(lately);
+    const longInFlight = this.#longInFlight;
+    const hasSeenNone = Object.values(now.requests).every((ended) => ended === 0);
     const needsAttention =
       served !== 'ok' ||
+      longInFlight > 0 ||
       mode === 'observe' ||
       (doubts.keys ?? 0) > 0 ||
       doubts.isLate ||
@@ -106,7 +115,8 @@ export class OverviewSource {
     const isFailing = served === 'failing' || checks.some(({ ok }) => !ok);
     return {
       ...{ nowAt: new Date(clock.wallMs()).toISOString(), upMs: now.upMs, checks, doubts, mode, lately },
-      state: isFailing ? 'failing' : needsAttention ? 'warning' : 'ok',
+      state: isFailing ? 'failing' : needsAttention ? 'warning' : hasSeenNone ? 'unknown' : 'ok',
+      longInFlight,
       samples: this.#kept.filter((sample) => sample.upMs > afterMs),
       build: thisBuild(),
     };
@@ -117,9 +127,13 @@ export class OverviewSource {
     const { metrics } = this.#parts;
     const upMs = this.#upMs();
     const requests = { executed: 0, replayed: 0, passedOn: 0, unknown: 0, refused: 0, notServed: 0 };
-    for (const { labels, value } of (await metrics.requests.get()).values)
-      requests[GROUPS[String(labels.outcome)] ?? 'refused'] += value;
-    return { upMs, requests, backendErrors: metrics.backendErrors };
+    let keysRefused = 0;
+    for (const { labels, value } of (await metrics.requests.get()).values) {
+      const outcome = String(labels.outcome);
+      requests[GROUPS[outcome] ?? 'refused'] += value;
+      if (OF_KEYS.has(outcome)) keysRefused += value;
+    }
+    return { upMs, requests, keysRefused, backendErrors: metrics.backendErrors };
   }
 
   /** Of the time since the sample before. Requests that were not sent do not count as the backend's. */
@@ -160,19 +174,23 @@ function between(before: Counted, now: Counted): Lately {
     groups.map(([group, count]) => [group, count - before.requests[group]]),
   ) as Counted['requests'];
   const backendErrors = now.backendErrors - before.backendErrors;
-  const answered = requests.executed + requests.replayed + requests.passedOn;
+  // Replays say nothing of the backend: they would hide that it fails all that is new.
+  const answered = requests.executed + requests.passedOn;
   return {
     ...{ ms: now.upMs - before.upMs, requests, backendErrors, results: answered - backendErrors },
+    keysRefused: now.keysRefused - before.keysRefused,
     due: answered + requests.unknown + requests.notServed,
   };
 }
 
 /** What merchants get decides first: a gateway whose checks all pass can still leave every request without a result. */
 function stateOf(lately: Lately | null): Overview['state'] {
-  const { due, results, requests } = lately ?? { due: 0, results: 0, requests: { refused: 0 } };
+  if (!lately) return 'ok';
+  const { due, results, requests } = lately;
   if (due >= LEAST_DUE && results < SHARE.failing * due) return 'failing';
-  return results < SHARE.warning * due || (due === 0 && requests.refused > 0) ? 'warning' : 'ok';
+  const areMostRefused = requests.refused > due + requests.replayed;
+  return results < SHARE.warning * due || areMostRefused ? 'warning' : 'ok';
 }
 
-const sumOf = async (gauge: Metrics['inFlight'] | Metrics['keysInDoubt']): Promise<number> =>
+const sumOf = async (gauge: AllMetrics['inFlight'] | AllMetrics['keysInDoubt']): Promise<number> =>
   (await gauge.get()).values.reduce((sum, { value }) => sum + value, 0);

@@ -18,7 +18,7 @@ export function pageRoutes(folder = FOLDER): Router {
       res.set('Cache-Control', 'no-store');
       const options = { root: folder, cacheControl: false, etag: false, lastModified: false };
       res.sendFile('index.html', { ...options, acceptRanges: false }, (error) => {
-        if (error && !res.headersSent) res.status(503).type('html').send(unbuiltPage());
+        if (error && !res.headersSent) res.status(503).type('text').send(UNBUILT);
       });
     })
     .all(allowOnly('GET, HEAD'));
@@ -35,33 +35,20 @@ export function pageRoutes(folder = FOLDER): Router {
   return routes;
 }
 
-const page = (title: string, lines: readonly string[]): string =>
-  `<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><title>${title}</title></head>
-<body>
-<h1>${title}</h1>
-${lines.join('\n')}
-</body>
-</html>
-`;
-
 /** What `/` shows when the console is off. */
-export const linksPage = (hasRecords: boolean): string =>
-  page('oncegate: admin port', [
-    '<ul>',
-    '<li><a href="/healthz">/healthz</a>: the process lives</li>',
-    '<li><a href="/readyz">/readyz</a>: whether it is ready to serve merchants, and why not</li>',
-    '<li><a href="/metrics">/metrics</a>: for Prometheus</li>',
-    ...(hasRecords ? ['<li>/records: keys in doubt, for programs that have the admin token</li>'] : []),
-    '</ul>',
-    '<p>The console is off. It needs <code>admin.token</code> or <code>admin.tokens</code> in the configuration, and no <code>admin.console: false</code>.</p>',
-    '<p>docs/runbook has a page for each alert, and says how to resolve a key in doubt. docs/metrics.md explains the metrics. docs/operations.md has the sections Health, The log, and The console.</p>',
-  ]);
+export const pathsText = (hasRecords: boolean): string =>
+  [
+    'The admin port of oncegate.',
+    '',
+    '/healthz  the process lives',
+    '/readyz   whether it is ready to serve merchants, and why not',
+    '/metrics  for Prometheus',
+    ...(hasRecords ? ['/records  keys in doubt, for programs that have the admin token'] : []),
+    '',
+    'The console is off. It needs admin.token or admin.tokens in the configuration, and no admin.console: false.',
+    'docs/runbook has a page for each alert, and says how to resolve a key in doubt.\n',
+  ].join('\n');
 
-/** What `/console/` shows when the files of the page are not there. */
-const unbuiltPage = (): string =>
-  page('oncegate: the console is not built', [
-    '<p>The files of the page are missing. In the repository, <code>npm run pages</code> builds them; the npm package and the image contain them.</p>',
-    '<p>Meanwhile, <code>oncegate records</code> on the command line lists and resolves keys in doubt.</p>',
-  ]);
+const UNBUILT = `The files of the page are missing. In the repository, "npm run pages" builds them; the npm package and the image contain them.
+Meanwhile, "oncegate records" on the command line lists and resolves keys in doubt.
+`;

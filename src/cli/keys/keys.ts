@@ -1,6 +1,6 @@
 import { actionOf, Exit, type Terminal } from '../arguments.ts';
 import { importKey, issue, printHash, remove, revoke, rotate } from './change.ts';
-import { list, show, verify } from './read.ts';
+import { list, showKey, verify } from './read.ts';
 
 const USAGE = `oncegate keys: issue, list, rotate, revoke and remove secret keys in a key file.
 
@@ -27,7 +27,7 @@ Exit codes: 0 done, 1 refused, 64 wrong arguments, 78 no pepper, or the keys or 
 
 const ACTIONS: Record<string, (args: string[], terminal: Terminal, usage: string) => Promise<void>> = {
   ...{ issue, rotate, revoke, remove, import: importKey, hash: printHash },
-  ...{ list, show, verify },
+  ...{ list, show: showKey, verify },
 };
 
 export async function keys([action = '', ...args]: string[], terminal: Terminal): Promise<void> {

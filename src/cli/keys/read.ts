@@ -19,7 +19,7 @@ export async function list(args: string[], terminal: Terminal, usage: string): P
 }
 
 /** Prints one key as JSON. */
-export async function show(args: string[], terminal: Terminal, usage: string): Promise<void> {
+export async function showKey(args: string[], terminal: Terminal, usage: string): Promise<void> {
   const options = readArguments(args, { ...PLACE_OPTIONS, merchant: TEXT, id: TEXT }, usage);
   const merchant = required(options.merchant, 'merchant', usage);
   const id = required(options.id, 'id', usage);

@@ -29,11 +29,12 @@ export function OverviewView() {
   );
 }
 
-function State({ now: { state, lately, checks, doubts, build, upMs } }: { now: Overview }) {
+function State({ now }: { now: Overview }) {
+  const { state, checks, doubts, build, upMs } = now;
   const failing = checks.filter(({ ok }) => !ok).map(({ name }) => name);
   return (
     <section class={`notice ${STATES[state].tone}`} aria-label="State of the gateway">
-      <p class="headline">{servedInWords(lately)}</p>
+      <p class="headline">{servedInWords(now)}</p>
       <p>
         <Word state={state} words="word" />.{' '}
         {failing.length > 0 ? `These checks fail: ${failing.join(', ')}.` : 'All checks pass.'}

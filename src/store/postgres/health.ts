@@ -1,6 +1,7 @@
 import type { Clock } from '../../lib/clock.ts';
 import { messageOf } from '../../lib/files.ts';
 import type { Emit } from '../../telemetry/emit.ts';
+import { ServerClocks } from '../server-clock.ts';
 import { OtherFormat, StoreClosed, type StoreHealth } from '../types.ts';
 import { requireFormat, type ServerOptions } from './connection.ts';
 import type { Lanes } from './lanes.ts';
@@ -24,12 +25,14 @@ export class PostgresHealth {
   /** The server waits for synchronous standbys. */
   hasStandbys = false;
   #dangers: string[] = [];
+  readonly #clocks: ServerClocks;
   readonly #lanes: Lanes;
   readonly #options: PostgresOptions;
 
   constructor(lanes: Lanes, options: PostgresOptions) {
     this.#lanes = lanes;
     this.#options = options;
+    this.#clocks = new ServerClocks(options.clock, options.emit);
     lanes.onConnected(() => void this.inspect().catch(() => {}));
   }
 
@@ -63,6 +66,8 @@ export class PostgresHealth {
     const { schema, gatewayId } = this.#options;
     try {
       await this.inspect();
+      // Servers that take over from each other have one address.
+      await this.#clocks.compare('', () => this.#timeOf());
       const probe = `INSERT INTO ${schema}.probes VALUES ($1, ${CLOCK}) ON CONFLICT (gateway) DO UPDATE SET at = EXCLUDED.at`;
       await this.#lanes.change(probe, [gatewayId]);
       const [[copyProgress, format] = []] = await this.#lanes.ask<[string | null, number]>(
@@ -70,10 +75,26 @@ export class PostgresHealth {
       );
       requireFormat(format, schema);
       if (copyProgress && !copyProgress.startsWith('no ')) throw new StoreClosed();
-      return { ok: true, detail: 'postgres', warnings: this.#dangers };
+      return { ok: true, detail: 'postgres', warnings: this.#warnings() };
     } catch (error) {
       const isClosed = error instanceof OtherFormat || error instanceof StoreClosed;
-      return { ok: false, ...(isClosed && { isClosed }), detail: messageOf(error), warnings: this.#dangers };
+      return {
+        ok: false,
+        ...(isClosed && { isClosed }),
+        detail: messageOf(error),
+        warnings: this.#warnings(),
+      };
     }
+  }
+
+  async #timeOf(): Promise<number | undefined> {
+    const [[wallMs] = []] = await this.#lanes.ask<[number]>(
+      `SELECT (extract(epoch FROM ${CLOCK}) * 1000)::float8`,
+    );
+    return wallMs;
+  }
+
+  #warnings(): string[] {
+    return [...this.#dangers, ...this.#clocks.warnings()];
   }
 }

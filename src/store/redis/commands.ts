@@ -50,7 +50,7 @@ export class NotReplicated extends StoreUnavailable {
 }
 
 /** `replicated`: whether enough replicas have acknowledged the write. */
-type ReplyOfWrite = { reply: ScriptReply; replicated: Promise<boolean> };
+type Written<R> = { reply: R; replicated: Promise<boolean> };
 
 /** While Redis is frozen, unsent commands collect in memory. Above this limit new commands are refused. */
 const MOST_UNSENT_BYTES = 16 * 1024 * 1024;
@@ -121,6 +121,13 @@ export class Commands {
     );
   }
 
+  /** Sets a key for a short time, and asks for the replicas that a start waits for. Rejects with the errors of ioredis too. */
+  probe(key: string, lastsMs: number): Promise<Written<unknown>> {
+    const set = () => this.client.set(key, '1', 'PX', lastsMs);
+    if (this.waits) return this.#enqueue(set);
+    return set().then((reply) => ({ reply, replicated: Promise.resolve(true) }));
+  }
+
   /** Runs a command, and turns each failure into {@link StoreUnavailable}. {@link UnknownCursor} stays as it is. */
   call<T>(command: () => Promise<T>): Promise<T> {
     return this.#ask(command, (answer) => answer);
@@ -136,7 +143,7 @@ export class Commands {
     });
   }
 
-  #enqueue(send: () => Promise<ScriptReply>): Promise<ReplyOfWrite> {
+  #enqueue<R>(send: () => Promise<R>): Promise<Written<R>> {
     const { connection } = this;
     return new Promise((resolve, reject) => {
       const begun = this.#pending.push((replicated) => {

@@ -1,33 +1,21 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Redis } from 'ioredis';
 import type { Clock } from '../../lib/clock.ts';
+import { ServerClocks } from '../server-clock.ts';
 import { OtherFormat, STORE_FORMAT, StoreClosed, type StoreHealth, StoreUnavailable } from '../types.ts';
 import { addressOf, mastersOf, type RedisClient, type RedisOptions, replicasOfSentinels } from './client.ts';
-
-/** Redis' wall clock minus our monotonic clock, exact to `errorMs`, at `atMs` on the monotonic clock. */
-interface Offset {
-  offsetMs: number;
-  errorMs: number;
-  atMs: number;
-}
+import { type Commands, NotReplicated } from './commands.ts';
 
 type Failure = NodeJS.ErrnoException & { lastNodeError?: NodeJS.ErrnoException };
 
 const PROBE_MS = 1000;
-/** A smaller change of the offset does not count as a step. */
-const STEP_MS = 1000;
-/** A reading of the clock that is less exact could hide a step, so it is not compared with. */
-const MOST_ERROR_MS = 500;
-/** A clock may be slewed by this share of the time that has passed. Linux slews by at most half as much. */
-const SLEW = 0.001;
-const STEP_IS_REPORTED_FOR_MS = 3_600_000;
 /** How often the settings of Redis are looked at again. So they are after each new connection, and with each health check. */
 const INSPECT_EVERY_MS = 10_000;
 const RETRY_AFTER_MS = 100;
 
 /**
- * Looks at the settings of Redis, writes probe keys, and watches the clocks of Redis' hosts, because Redis expires records by
- * them.
+ * Looks at the settings of Redis, writes probe keys as a start writes, and watches the clocks of Redis' hosts, because Redis
+ * expires records by them.
  */
 export class RedisHealth {
   /** Why starts are refused although Redis would take them. */
@@ -35,23 +23,26 @@ export class RedisHealth {
   /** What can lose a record, one line each. */
   #dangers: readonly string[] = [];
   readonly #timer: NodeJS.Timeout;
+  readonly #commands: Commands;
   readonly #client: RedisClient;
   readonly #starts: readonly string[];
   readonly #options: RedisOptions;
-  /** The offsets by the address of a master. Behind sentinels all have one, so that the clocks before and after a failover are compared. */
-  readonly #offsets = new Map<string, Offset>();
+  /** Behind sentinels all masters have one address, so the clocks before and after a failover are compared. */
+  readonly #clocks: ServerClocks;
   #timeIsForbidden = false;
   /** How many replicas the sentinels knew when one of them answered last. */
   #ofSentinels = 0;
   /** Why the client cannot connect, or why its connection broke. */
   #lastError: string | undefined;
-  #step: { stepMs: number; atMs: number } | undefined;
 
   /** @param starts what the names of some partitions begin with, of at least one on each master */
-  constructor(client: RedisClient, starts: readonly string[], options: RedisOptions) {
+  constructor(commands: Commands, starts: readonly string[], options: RedisOptions) {
+    const { client } = commands;
+    this.#commands = commands;
     this.#client = client;
     this.#starts = starts;
     this.#options = options;
+    this.#clocks = new ServerClocks(options.clock, options.emit);
     // A cluster's client says only that it failed everywhere; a name with several addresses fails without a message.
     client.on('error', (error: Failure) => {
       const { message, code } = error.lastNodeError ?? error;
@@ -116,15 +107,22 @@ export class RedisHealth {
     const client = this.#client;
     const { gatewayId, prefix } = this.#options;
     try {
-      const probes = this.#starts.map((start) => `${start}probe:${gatewayId}`);
-      await Promise.all(probes.map((probe) => client.set(probe, '1', 'PX', PROBE_MS)));
+      const probes = this.#starts.map((start) =>
+        this.#commands.probe(`${start}probe:${gatewayId}`, PROBE_MS),
+      );
+      const written = await Promise.all(probes);
       await this.#inspectAgain();
       // A later version may have migrated the store since it was opened.
       await requireFormat(client, prefix);
-      await Promise.all(mastersOf(client).map((master) => this.#compareClocks(master)));
+      await Promise.all(
+        mastersOf(client).map((master) =>
+          this.#clocks.compare(addressOf(master), () => this.#timeOf(master)),
+        ),
+      );
       // As create.lua reads it.
       const mark = await client.get(`${this.#starts[0]}closed`);
       if (mark !== null && !mark.startsWith('n')) throw new StoreClosed();
+      for (const { replicated } of written) if (!(await replicated)) throw new NotReplicated(true);
       const { refusal } = this;
       return { ok: refusal === undefined, detail: refusal ?? 'redis', warnings: this.#warnings() };
     } catch (error) {
@@ -134,46 +132,30 @@ export class RedisHealth {
     }
   }
 
-  /** Translates the messages of ioredis about its own state and options, which tell an operator nothing. */
+  /** Says what an error means, without `redis: `. The messages of ioredis about its own state and options tell an operator nothing. */
   inWords({ message }: Error): string {
     const { status } = this.#client;
     if (status === 'connect') return 'connected, but not ready: it may still be loading its file';
     if (status !== 'ready') return ['not connected', this.#lastError ?? []].flat().join(': ');
-    return message === 'Command timed out' ? `no answer within ${this.#options.timeoutMs} ms` : message;
+    return message === 'Command timed out'
+      ? `no answer within ${this.#options.timeoutMs} ms`
+      : message.replace(/^redis: /, '');
   }
 
-  async #compareClocks(node: Redis): Promise<void> {
-    const { clock, emit } = this.#options;
-    const beforeMs = clock.monotonicMs();
+  async #timeOf(node: Redis): Promise<number | undefined> {
     // A Redis user without permission for TIME can still store records.
     const time = await node.time().catch((error: Error) => {
       if (!error.message.startsWith('NOPERM')) throw error;
     });
     this.#timeIsForbidden = time === undefined;
-    if (!time) return;
-    const atMs = clock.monotonicMs();
-    const errorMs = atMs - beforeMs;
-    const offsetMs = Number(time[0]) * 1000 + Number(time[1]) / 1000 - atMs;
-    const last = this.#offsets.get(addressOf(node));
-    if (errorMs <= MOST_ERROR_MS) this.#offsets.set(addressOf(node), { offsetMs, errorMs, atMs });
-    if (!last) return;
-    const stepMs = Math.round(offsetMs - last.offsetMs);
-    const explainedMs = STEP_MS + SLEW * (atMs - last.atMs) + (stepMs > 0 ? last.errorMs : errorMs);
-    if (Math.abs(stepMs) <= explainedMs) return;
-    this.#step = { stepMs, atMs };
-    emit?.('clock_stepped', { stepMs });
+    return time ? Number(time[0]) * 1000 + Number(time[1]) / 1000 : undefined;
   }
 
   #warnings(): string[] {
     const warnings = [...this.#dangers, ...(this.refusal ? [this.refusal] : [])];
     if (this.#timeIsForbidden)
       warnings.push('redis does not allow TIME: the gateway cannot notice a step of its clock');
-    if (this.#step && this.#options.clock.monotonicMs() - this.#step.atMs < STEP_IS_REPORTED_FOR_MS) {
-      const { stepMs } = this.#step;
-      const when = stepMs > 0 ? 'early' : 'late';
-      warnings.push(`the clock of redis' host was stepped by ${stepMs} ms: records expire ${when}`);
-    }
-    return warnings;
+    return [...warnings, ...this.#clocks.warnings()];
   }
 }
 

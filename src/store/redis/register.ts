@@ -101,7 +101,7 @@ export class RedisRegister implements Register {
     this.#watched = this.names.partitions.filter((_, number) => number % every === 0);
     this.commands = new Commands(this.#client, replicas, timeoutMs, this.#watched[0] as string);
     this.replicates = this.commands.waits;
-    this.#health = new RedisHealth(this.#client, this.#watched, options);
+    this.#health = new RedisHealth(this.commands, this.#watched, options);
     // One attempt each: its retries can return a lock that has expired.
     this.#redlock = new Redlock(lockNodes.length > 0 ? this.#lockClients : [this.#client], { retryCount: 0 });
     if (lockNodes.length > 0) this.isLeased = (id) => this.#isLeasedOnNodes(id);

@@ -5,8 +5,8 @@ import { STORE_FORMAT, StoreClosed, StoreUnavailable } from '../types.ts';
 import { ANSWERS, COMMANDS, type Value } from './batch.ts';
 import { Changes } from './changes.ts';
 import {
-  checkIdentity,
-  identityOf,
+  checkInodes,
+  inodesOf,
   isBusy,
   refuseOtherFormat,
   SELECT_VERSION,
@@ -59,7 +59,7 @@ export class ApplicationWriter implements CommandWriter {
   readonly #database: DatabaseSync;
   readonly #tables: Tables;
   readonly #changes: Changes;
-  #identity: readonly string[] = [];
+  #inodes: readonly string[] = [];
   #offsetMs = 0;
   #storedClockAt = Number.NEGATIVE_INFINITY;
   #isClosed = false;
@@ -135,7 +135,7 @@ export class ApplicationWriter implements CommandWriter {
       this.#rollBack();
       throw error;
     }
-    this.#identity = identityOf(file);
+    this.#inodes = inodesOf(file);
   }
 
   /** Calls `attempt` when the connection is in no transaction, and again while another process holds the lock. */
@@ -159,7 +159,7 @@ export class ApplicationWriter implements CommandWriter {
     let [hasBegun, maybeWritten] = [false, false];
     try {
       const { file } = this.#options;
-      checkIdentity(file, this.#identity);
+      checkInodes(file, this.#inodes);
       // With a rollback journal, readers make the COMMIT of an IMMEDIATE transaction fail.
       this.#database.exec('BEGIN EXCLUSIVE');
       hasBegun = true;

@@ -5,7 +5,7 @@ import { messageOf } from '../../lib/files.ts';
 import type { CopyProgress, CopyRegister, FoundProgress } from '../register.ts';
 import { decodeCopyProgress, encodeCopyProgress } from '../register.ts';
 import { AUDIT_RETENTION_MS, type AuditRecord } from '../types.ts';
-import { identityOf, unavailable } from './database.ts';
+import { inodesOf, unavailable } from './database.ts';
 import { SqliteRegister } from './sqlite-register.ts';
 import type { SqliteRegisterOptions } from './writer.ts';
 
@@ -43,7 +43,7 @@ export class SqliteCopyRegister implements CopyRegister {
   }
 
   async servers(): Promise<string> {
-    return identityOf(this.#file).join(' ');
+    return inodesOf(this.#file).join(' ');
   }
 
   async *scan() {

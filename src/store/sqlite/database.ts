@@ -30,15 +30,15 @@ export type Tables = Pick<DatabaseSync, 'prepare' | 'exec' | 'close'>;
 const FILES = ['', '-wal', '-shm'];
 
 /** The device and inode numbers of SQLite's files. Uses stat, because opening and closing a file would drop SQLite's locks. */
-export const identityOf = (file: string): string[] =>
+export const inodesOf = (file: string): string[] =>
   FILES.map((end) => {
     const stat = statSync(file + end, { throwIfNoEntry: false });
     return stat ? `${stat.dev}:${stat.ino}` : 'none';
   });
 
 /** @throws if a path names another file now: other processes would never see what this process writes to the old one */
-export function checkIdentity(file: string, identity: readonly string[]): void {
-  const changed = identityOf(file).findIndex((inode, i) => inode !== identity[i]);
+export function checkInodes(file: string, inodes: readonly string[]): void {
+  const changed = inodesOf(file).findIndex((inode, i) => inode !== inodes[i]);
   if (changed !== -1)
     throw new Error(
       `${file}${FILES[changed]} was removed or replaced while the gateway used it: put the file back, or restart the gateway`,

@@ -120,7 +120,7 @@ function listedAs(id: RecordId, select: StatementSync, row: number, runningMs: n
     if (!held) return undefined;
     const { record, ...along } = held;
     const { completion, ...head } = record;
-    if (completion?.kind === 'sealed') head.encryptionKeyId = completion.keyId;
+    if (completion?.kind === 'encrypted') head.encryptionKeyId = completion.keyId;
     return { id, head, ...along };
   } catch (error) {
     return { id, unreadable: messageOf(error) };

@@ -51,7 +51,7 @@ export function rowOf(record: KeyRecord): Value[] {
   values.push(Math.trunc(createdAtMs), status ?? null, head);
   if (completion?.kind === 'response')
     values.push(null, JSON.stringify(completion.response.headers), completion.response.body);
-  else if (completion?.kind === 'sealed') values.push(completion.keyId, null, completion.bytes);
+  else if (completion?.kind === 'encrypted') values.push(completion.keyId, null, completion.bytes);
   else values.push(null, null, null);
   return values;
 }
@@ -115,7 +115,7 @@ function completion(
   if (keyId === null) return { kind: 'response', response: { status, headers: readHeaders(headers), body } };
   if (headers !== null) throw bad('headers');
   if (typeof keyId !== 'string') throw bad('encryption_key_id');
-  return { kind: 'sealed', status, keyId, bytes: body };
+  return { kind: 'encrypted', status, keyId, bytes: body };
 }
 
 function readHeaders(json: Selected): string[] {
@@ -139,7 +139,7 @@ const bad = (name: string) => new UnreadableRecord(`the value in column ${name} 
 export const SELECT_IDENTITY = 'SELECT mark, marks, protect_until, observe_until FROM store';
 
 /** The identity in a row of {@link SELECT_IDENTITY}, if a gateway has written one. */
-export function identityOf(row: unknown, mode: Mode, runningMs: number): IdentityInUse | undefined {
+export function storedIdentity(row: unknown, mode: Mode, runningMs: number): IdentityInUse | undefined {
   const [id, count, protectUntil, observeUntil] = row as [string | null, number, number, number];
   if (id === null) return undefined;
   return { id, count, otherMode: (mode === 'protect' ? observeUntil : protectUntil) > runningMs };

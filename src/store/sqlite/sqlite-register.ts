@@ -28,7 +28,7 @@ import {
 } from './database.ts';
 import { Maintenance } from './maintenance.ts';
 import { type CountOptions, countOpen, idsOf, type ListQuery, pageOf, type Rows } from './operators.ts';
-import { idBytes, identityOf, readSelected, SELECT_IDENTITY, SELECT_RECORD } from './records.ts';
+import { idBytes, readSelected, SELECT_IDENTITY, SELECT_RECORD, storedIdentity } from './records.ts';
 import { bootId } from './running-time.ts';
 import { type CommandWriter, closed, type SqliteRegisterOptions, Writer } from './writer.ts';
 
@@ -157,12 +157,12 @@ export class SqliteRegister implements Register {
   }
 
   readIdentity(mode: Mode): Promise<IdentityInUse | undefined> {
-    return this.#reading(() => identityOf(this.#prepare(SELECT_IDENTITY).get(), mode, this.runningMs));
+    return this.#reading(() => storedIdentity(this.#prepare(SELECT_IDENTITY).get(), mode, this.runningMs));
   }
 
   async visit(mode: Mode): Promise<IdentityInUse> {
     const row = await this.#writer.ask(COMMANDS.visit, () => [mode, systemRandom.token().toString('hex')]);
-    return identityOf(row, mode, this.runningMs) as IdentityInUse;
+    return storedIdentity(row, mode, this.runningMs) as IdentityInUse;
   }
 
   async health(): Promise<StoreHealth> {

@@ -6,7 +6,7 @@ import { type MessagePort, parentPort } from 'node:worker_threads';
 import { messageOf } from '../../lib/files.ts';
 import { applyAll } from './batch.ts';
 import { Changes } from './changes.ts';
-import { checkIdentity, identityOf, isBusy, openForWriting } from './database.ts';
+import { checkInodes, inodesOf, isBusy, openForWriting } from './database.ts';
 import { enterBoot } from './running-time.ts';
 
 /** The first message to the thread: what it opens. It ends with an error if it cannot open the database. */
@@ -52,7 +52,7 @@ class WriterThread {
   readonly offsetMs: number;
   readonly #data: WriterData;
   readonly #neverWoken = new Int32Array(new SharedArrayBuffer(4));
-  readonly #identity: readonly string[];
+  readonly #inodes: readonly string[];
   /** Undefined after a failure. The next batch opens a new connection. */
   #changes: Changes | undefined;
   #storedClockAt = Number.NEGATIVE_INFINITY;
@@ -63,7 +63,7 @@ class WriterThread {
     const database = this.#retryWhileBusy(OPEN_WITHIN_MS, () => openForWriting(file));
     this.offsetMs = this.#retryWhileBusy(OPEN_WITHIN_MS, () => enterBoot(database, boot, monotonicMs));
     this.#changes = new Changes(database);
-    this.#identity = identityOf(file);
+    this.#inodes = inodesOf(file);
   }
 
   commit({ memory, runningMs, beginWithinMs }: ToCommit): FromWriter {
@@ -73,7 +73,7 @@ class WriterThread {
     let hasBegun = false;
     const startedMs = performance.now();
     try {
-      checkIdentity(file, this.#identity);
+      checkInodes(file, this.#inodes);
       const changes = this.#changes ?? this.#reconnect();
       this.#retryWhileBusy(beginWithinMs, () => changes.database.exec('BEGIN IMMEDIATE'));
       hasBegun = true;
@@ -122,7 +122,7 @@ class WriterThread {
     const { file, timeoutMs } = this.#data;
     const changes = new Changes(this.#retryWhileBusy(timeoutMs, () => openForWriting(file)));
     this.#changes = changes;
-    checkIdentity(file, this.#identity);
+    checkInodes(file, this.#inodes);
     try {
       // On a full disk this may free space: SQLite can reuse the WAL when its pages are in the database file.
       changes.database.exec('PRAGMA wal_checkpoint(PASSIVE)');

@@ -28,6 +28,18 @@ const CUT = `[...document.querySelectorAll('main table')]
   .filter((table) => table.checkVisibility() && table.getBoundingClientRect().right > innerWidth)
   .map((table) => table.outerHTML.slice(0, 200))`;
 
+/** Keeps what each chart has written since it was cleared, by the chart's name, in `written`. */
+const KEEP_WRITTEN = `window.written = {};
+const { clearRect, fillText } = CanvasRenderingContext2D.prototype;
+CanvasRenderingContext2D.prototype.clearRect = function (...rectangle) {
+  written[this.canvas.ariaLabel] = [];
+  clearRect.apply(this, rectangle);
+};
+CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+  written[this.canvas.ariaLabel]?.push(text);
+  fillText.call(this, text, ...place);
+};`;
+
 /** Requests to resolve a key. */
 const RESOLVE = '**/records/*/resolve';
 
@@ -137,7 +149,9 @@ describe('the console in Chromium', () => {
     expect(await checks.textContent()).toMatch(
       /store✓ Passes: sqlite.*upstream✓ Passes: reachable.*keys✓ Passes/,
     );
-    await page.getByText(/^Merchants get results: 6 of 6 requests got a result in the last/).waitFor();
+    await page
+      .getByText(/^Merchants get results: 6 of 6 requests that needed the backend got a result in the last/)
+      .waitFor();
   });
 
   it('looks a key up by merchant and key, and by its recordId', async () => {
@@ -477,6 +491,48 @@ describe('the console in Chromium', () => {
     await page.getByRole('heading', { name: 'Look up', level: 1 }).waitFor();
   });
 
+  it('labels both axes of every chart on a phone, however few samples there are', async () => {
+    const { page, context } = await openPage(browser, gateway.adminUrl, {
+      viewport: { width: 390, height: 844 },
+    });
+    await page.addInitScript(KEEP_WRITTEN);
+    let most = 0;
+    await page.route('**/console/api/overview**', async (route) => {
+      const response = await route.fetch();
+      const overview = await response.json();
+      // A new gateway: the time of a request is not known before there was one.
+      const answerMs = most < 3 ? null : { half: 20, most: 40 };
+      const kept: object[] = overview.samples.slice(overview.samples.length - most);
+      const samples = kept.map((one) => ({ ...one, answerMs, backendMs: null, gatewayMs: null }));
+      await route.fulfill({ response, json: { ...overview, samples } });
+    });
+    for (; most < 4; most++) {
+      await page.goto('about:blank');
+      await page.goto(`${gateway.adminUrl}/console/`);
+      if (most === 0) {
+        await page.fill('#token', ADMIN_TOKEN);
+        await page.keyboard.press('Enter');
+      }
+      await page.getByRole('heading', { name: 'Checks, as on /readyz' }).waitFor();
+      // Drawn after the samples were there.
+      await page.evaluate(`new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)))`);
+      const charts = Object.entries(await page.evaluate<Record<string, string[]>>('written'));
+      expect(charts).toHaveLength(4);
+      for (const [chart, labels] of charts) {
+        const times = labels.filter((label) => label.includes(':'));
+        const agesS = times.map((label) => secondsOfDay() - secondsOfDay(label));
+        const found = `${chart}, of ${most} samples: ${labels.join(', ')}`;
+        expect([times.length > 1, labels.length - times.length > 1], found).toEqual([true, true]);
+        // They are of the last minute, even after midnight.
+        expect(
+          agesS.filter((ageS) => (ageS + 86_400) % 86_400 > 90),
+          found,
+        ).toEqual([]);
+      }
+    }
+    await context.close();
+  });
+
   it('logs out, and forgets the secret of its session', async () => {
     const { page } = admin;
     await page.getByRole('button', { name: 'Log out' }).click();
@@ -494,7 +550,7 @@ describe('the console in Chromium', () => {
     // The code is not kept in the address.
     expect(new URL(opened.page.url()).hash).toBe('#/overview');
     await opened.page.reload();
-    await opened.page.getByText('No merchant has sent a request').waitFor();
+    await opened.page.getByText('Nothing has been observed yet').waitFor();
     await later.page.goto(link);
     await later.page.getByText('This link does not log in any more').waitFor();
     for (const { context, troubles } of [opened, later]) {
@@ -557,6 +613,9 @@ describe('the console in Chromium', () => {
       await shown.context.close();
     });
 });
+
+const secondsOfDay = (clock = new Date().toTimeString().slice(0, 8)): number =>
+  clock.split(':').reduce((sum, part) => 60 * sum + Number(part), 0);
 
 const background = (page: Page) =>
   page.evaluate<string>('getComputedStyle(document.documentElement).backgroundColor');

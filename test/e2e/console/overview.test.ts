@@ -10,7 +10,7 @@ import { until } from '../../support/until.ts';
 
 const stack = await stackForFile({ admin: consoleOptions, idempotency: { countDoubtsEveryMs: 1000 } });
 
-it('the overview needs attention while a key is in doubt, while a merchant got no result, and while the count is old', async () => {
+it('the overview needs attention while a key is in doubt, while a merchant got no result, while the backend hangs, and while the count is old', async () => {
   const browser = await loggedIn(stack.adminUrl);
   const key = randomUUID();
   await withdraw(stack.url, { key, fault: 'execute-then-reset' });
@@ -35,6 +35,22 @@ it('the overview needs attention while a key is in doubt, while a merchant got n
   expect(await counted(0)).toMatchObject({ state: 'warning', mode: 'protect', build, lately });
   const other = await adminPortOf(stack);
   expect((await (await loggedIn(other.url)).ask<Overview>('api/overview')).state).toBe('ok');
+
+  // A payout that the backend does not answer, in the samples of another admin port.
+  const slow = randomUUID();
+  const hanging = withdraw(stack.url, { key: slow, fault: 'delay=60000' });
+  await until(() => stack.sandbox.requests.ofKey(slow) === 1);
+  await adminPortOf(stack);
+  const watched = await loggedIn((await adminPortOf(stack)).url);
+  expect(await watched.ask<Overview>('api/overview')).toMatchObject({ state: 'warning', longInFlight: 1 });
+  stack.sandbox.endDelays(slow);
+  expect((await hanging).status).toBe(201);
+  // An answer of the backend is its mistake once, however often it is replayed.
+  for (let tries = 0; tries < 3; tries++)
+    expect((await withdraw(stack.url, { key: `${slow}-500`, fault: 'status=500' })).status).toBe(500);
+  expect((await watched.ask<Overview>('api/overview')).lately).toMatchObject({
+    ...{ due: 2, results: 1, backendErrors: 1, requests: { replayed: 2 } },
+  });
 
   // The last count is old then, as if the store had not answered since.
   const clock = movableClock();

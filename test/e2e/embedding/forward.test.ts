@@ -6,7 +6,7 @@ import type { RequestHandler } from 'express';
 import { createProxyMiddleware } from 'http-proxy-middleware';
 import { pino } from 'pino';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { forward, metricsMiddleware } from '../../../src/index.ts';
+import { type ForwardOptions, forward, metricsMiddleware } from '../../../src/index.ts';
 import { httpBackend } from '../../support/backend.ts';
 import { send, type TestRequest } from '../../support/client.ts';
 import { payoutBody } from '../../support/payout.ts';
@@ -140,6 +140,35 @@ describe('forward()', () => {
     onTestFinished(() => toBackend.close());
     return app;
   }
+
+  it('sends a credential of its own in place of the merchant’s, and neither it nor a merchant code for nobody', async () => {
+    const got: unknown[] = [];
+    const backend: RequestListener = ({ headers }, res) => {
+      got.push([headers.authorization, headers['x-merchant-code']]);
+      res.end('{}');
+    };
+    const own = { authorization: 'replace', replaceWith: 'Bearer of-the-application' };
+    const toBackend = forward({ upstream: await httpBackend(backend), ...own } as ForwardOptions);
+    onTestFinished(() => toBackend.close());
+    const { post, url } = await embed((app, protect) => {
+      const known: RequestHandler = (req, _res, next) => {
+        req.merchant = { code: 'M-BRAVO', keyId: '', scopes: [] };
+        next();
+      };
+      app.use('/known', known, protect, toBackend);
+      app.use(protect, toBackend);
+    });
+    const headers = { authorization: 'Basic of-the-merchant' };
+    await post('k-1', { headers });
+    await post('k-2');
+    for (const path of ['/known', '/payouts']) await send(url, { method: 'POST', path, headers });
+    expect(got).toEqual([
+      [own.replaceWith, 'M-ALPHA'],
+      [own.replaceWith, 'M-ALPHA'],
+      [own.replaceWith, 'M-BRAVO'],
+      [undefined, undefined],
+    ]);
+  });
 
   it('keeps its connections when a large response comes too late', async () => {
     let delayMs = 1200;

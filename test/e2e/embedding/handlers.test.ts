@@ -316,8 +316,9 @@ describe('idempotency()', () => {
     const merchant = (req: Request & { user?: { tenant: string } }) => req.user?.tenant;
     const { url, post } = await embed(
       (to, protect) => {
-        to.use((req, _res, next) => {
+        to.use((req, res, next) => {
           if (req.headers.cookie) Object.assign(req, { user: { tenant: 'a' } });
+          if (req.headers['x-scheme']) res.setHeader('WWW-Authenticate', req.headers['x-scheme']);
           next();
         });
         to.post('/payouts', protect, (req, res) =>
@@ -329,6 +330,13 @@ describe('idempotency()', () => {
     const refused = await post('k-1');
     expect([refused.status, codeOf(refused)]).toEqual([401, 'missing_credentials']);
     expect(refused.headers['www-authenticate']).toBe('Bearer');
+    // The application may log its users in otherwise.
+    expect(refused.json()).toMatchObject({
+      title: 'Credentials are required',
+      detail: 'The application has authenticated no merchant. Nothing was executed.',
+    });
+    const challenged = await post('k-1', { headers: { 'x-scheme': 'Negotiate' } });
+    expect([challenged.status, challenged.headers['www-authenticate']]).toEqual([401, 'Negotiate']);
     expect((await post('k-1', { headers: { cookie: 'session=1' } })).json()).toEqual({ merchant: 'a' });
     expect((await send(url, { method: 'POST', path: '/payouts' })).json()).toEqual({ merchant: 'none' });
   });

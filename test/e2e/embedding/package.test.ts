@@ -224,6 +224,8 @@ describe('createGateway()', () => {
       [() => idempotency({ store, metrics }), 'the result of createMetrics'],
       [() => idempotency({ store, waitMs: -1 }), 'idempotency: waitMs:'],
       [() => forward({ upstream: 'nowhere' }), 'forward: upstream:'],
+      [() => forward({ upstream: 'http://a', authorization: 'replace' }), 'forward: replaceWith:'],
+      [() => forward({ upstream: 'http://a', replaceWith: 'Bearer a' }), 'forward: replaceWith:'],
       [() => sqliteStore({ leaseMs: 1 }), 'sqliteStore: leaseMs:'],
       [() => bearerAuth({ path: file }), 'is refused'],
     ];

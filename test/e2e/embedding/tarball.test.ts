@@ -1,4 +1,5 @@
 import { execFileSync, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import {
   existsSync,
   globSync,
@@ -9,8 +10,9 @@ import {
   rmSync,
   writeFileSync,
 } from 'node:fs';
+import { type AddressInfo, createServer } from 'node:net';
 import { dirname, join } from 'node:path';
-import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import { send, withdraw } from '../../support/client.ts';
 import { inShell } from '../../support/command.ts';
 import { temporaryFolder, writeKeys } from '../../support/config.ts';
@@ -111,16 +113,21 @@ describe('in an empty project', () => {
     execFileSync('npm', ['install', ...flags, ...packages], { cwd: project, env, stdio: 'pipe' });
   }, 600_000);
 
-  /** Starts an example, on a port of its own, in a folder of its own. */
-  async function start(name: string, document = 'docs/embedding.md') {
-    const port = await freePort();
+  /** Begins an example, in a folder of its own. */
+  function beginExample(name: string, document: string, port: number) {
     const cwd = join(project, `${document.replaceAll('/', '-')}-${name}`);
     mkdirSync(cwd);
     const file = name === 'commonjs' ? 'example.cjs' : 'example.mjs';
     writeFileSync(join(cwd, file), exampleOf(document, name));
     const variables = { PORT: String(port), BACKEND: sandbox.url, KEYS: writeKeys(cwd) };
     const program = [process.execPath, file];
-    const { printed, end } = begin([], { program, cwd, env: { ...env, ...variables } });
+    return begin([], { program, cwd, env: { ...env, ...variables } });
+  }
+
+  /** Starts an example, on a port of its own. */
+  async function start(name: string, document = 'docs/embedding.md') {
+    const port = await freePort();
+    const { printed, end } = beginExample(name, document, port);
     await printed(/listening/);
     return { end, port };
   }
@@ -186,6 +193,17 @@ describe('in an empty project', () => {
     expect((await pay(port, '/payouts', headers, '{"amount":10}')).status).toBe(201);
     const again = await pay(port, '/payouts', headers, '{"amount":10}');
     expect([again.headers['idempotent-replayed'], again.json()]).toEqual(['true', { paid: 10 }]);
+  });
+
+  it('an example whose port is in use says so, and ends', async () => {
+    const taken = createServer().listen(0);
+    await once(taken, 'listening');
+    onTestFinished(() => void taken.close());
+    const { port } = taken.address() as AddressInfo;
+    const { child, output } = beginExample('handler', README, port);
+    expect(await once(child, 'close')).toEqual([1, null]);
+    expect(output()).toContain('EADDRINUSE');
+    expect(output()).not.toMatch(/^listening$/m);
   });
 
   it('commonjs: a handler pays once', async () => {
@@ -303,11 +321,40 @@ describe('its types', () => {
     compileStrictly(types, [inFolder('commonjs.cts', IN_COMMONJS)], { module: 'node16' });
   });
 
+  it('fit the example in TypeScript, which then runs, as its README says', async () => {
+    const cwd = join(project, 'typescript');
+    mkdirSync(cwd);
+    const [, sentence = '', example = ''] =
+      /^## TypeScript\n\n(.*?)```ts\n(.*?)```/ms.exec(read(README)) ?? [];
+    const named = [...sentence.matchAll(/`("\w+": "\w+")` in\s`([\w.]+)`/g)];
+    const texts = Object.fromEntries(named.map(([, member, file]) => [file, `{${member}}`]));
+    expect(texts).toEqual({
+      'package.json': '{"type": "module"}',
+      'tsconfig.json': '{"module": "nodenext"}',
+    });
+    const strict = { ...JSON.parse(texts['tsconfig.json'] as string), strict: true };
+    writeFileSync(join(cwd, 'tsconfig.json'), JSON.stringify({ compilerOptions: strict }));
+    writeFileSync(join(cwd, 'protect.ts'), example);
+    const compile = () =>
+      execFileSync(join(ROOT, 'node_modules/.bin/tsc'), ['-p', cwd], { encoding: 'utf8' });
+    writeFileSync(join(cwd, 'package.json'), '{}');
+    expect(compile).toThrow();
+    writeFileSync(join(cwd, 'package.json'), texts['package.json'] as string);
+    compile();
+    const use = "import { protect } from './protect.js'; console.log(typeof protect); process.exit();";
+    writeFileSync(join(cwd, 'use.js'), use);
+    expect(execFileSync(process.execPath, ['use.js'], { cwd, env, encoding: 'utf8' })).toBe('function\n');
+  });
+
   it('fit every example of the documents, also those of before a migration', () => {
     const snippets = join(project, 'snippets');
     const files = writeSnippets(snippets);
     expect(files.length).toBeGreaterThanOrEqual(16);
     compileStrictly(snippets, files);
+    const ofExpress = files.filter((file) => /^docs-embedding|^scripts-package/.test(file));
+    expect(ofExpress.length).toBeGreaterThanOrEqual(8);
+    const express4 = [join(project, 'node_modules', 'types-express-4')];
+    compileStrictly(snippets, ofExpress, { paths: { express: express4 } });
     writeFileSync(join(snippets, 'wrong.mjs'), exampleOf(README, 'proxy').replace('upstream:', 'backend:'));
     expect(() => compileStrictly(snippets, ['wrong.mjs'])).toThrow(/wrong\.mjs.*'backend'/);
   });

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import type { Config } from '../../../src/config/schema.ts';
 import { send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { type MoreConfig, parsedConfig, temporaryFolder, writeKeys } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
@@ -235,6 +236,27 @@ describe('on Redis', () => {
     await reload({});
     await until(async () => (await opened()).length === 0);
     expect(log.filter(({ msg }) => /^the limits of merchants are/.test(`${msg}`))).toEqual([]);
+  });
+
+  it('a reload that is refused leaves no connection for limits', async () => {
+    const { gateway, config, url } = await stackForTest(onRedis(redis));
+    const connections = async () => `${await redis.admin.client('LIST')}`.match(/^id=\d+/gm) ?? [];
+    const before = new Set(await connections());
+    const limits = { perMerchant: { requests: 100, windowMs: LONG, timeoutMs: 3000 } };
+    const changed = parsedConfig({ ...config, limits });
+    const [first] = changed.operations as [Config['operations'][number]];
+    const failing = (): never => {
+      throw new TypeError('not in force');
+    };
+    const idempotency = Object.defineProperty({ ...first.idempotency }, 'lookup', { get: failing });
+    for (const broken of [
+      { ...first, idempotency },
+      { ...first, match: { ...first.match, path: '/:' } },
+    ])
+      await expect(gateway.reload({ ...changed, operations: [broken] })).rejects.toThrow(TypeError);
+    await until(async () => (await connections()).every((id) => before.has(id)));
+    expect(await statusesOf(1, () => balance(url))).toEqual([200]);
+    expect(await redis.admin.keys('oncegate:requests:*')).toEqual([]);
   });
 
   it('a window that a reload corrects refuses nobody for the rest of the old one', async () => {

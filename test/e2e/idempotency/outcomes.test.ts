@@ -4,10 +4,12 @@ import { once } from 'node:events';
 import http, { type IncomingMessage } from 'node:http';
 import { describe, expect, it } from 'vitest';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
+import { EVENTS } from '../../../src/telemetry/events.ts';
 import { BEARER, isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { expectProblem } from '../../support/problem.ts';
+import { read } from '../../support/repository.ts';
 import { stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
@@ -110,9 +112,14 @@ describe('an answer leaves the key in doubt if', () => {
     await expectInDoubt(fault, 502, paid);
   });
 
-  it('it is late', async () => {
+  it('it is late, for which the log and the runbook have the cause DeadlinePassed', async () => {
     const late = { hang: 0, 'execute-then-hang': 1, 'drip=300': 1 };
     await Promise.all(Object.entries(late).map(([fault, paid]) => expectInDoubt(fault, 504, paid)));
+    const lines = stack.log.filter(({ reason }) => reason === 'DeadlinePassed');
+    expect(lines.map(({ msg }) => msg)).toEqual(Object.keys(late).map(() => EVENTS.in_doubt.message));
+    expect(read('docs/runbook/resolve-a-key-in-doubt.md')).toContain(
+      '`DeadlinePassed` (no complete response',
+    );
   });
 
   it('it is that of a proxy which gave up, which is passed on unchanged', async () => {

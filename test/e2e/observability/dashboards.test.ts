@@ -250,22 +250,22 @@ it('the dashboards count the objectives as the rules count them', () => {
   const ruleOf = (record: string, objective: string): string =>
     rules.find((rule) => rule.record === record && rule.labels?.objective === objective)?.expr ?? '';
   const wordsIn = (expr: string): string[] => /outcome=~"([^"]+)"/.exec(expr)?.[1]?.split('|').sort() ?? [];
-  const failures = ruleOf('job_instance_operation:oncegate_objective_failures:total', 'availability');
-  const requests = ruleOf('job_instance_operation:oncegate_objective_requests:total', 'availability');
+  const failures = ruleOf('job_instance_store_operation:oncegate_objective_failures:total', 'availability');
+  const requests = ruleOf('job_instance_store_operation:oncegate_objective_requests:total', 'availability');
   expect(wordsIn(failures)).toEqual(FAILED.split('|').sort());
   expect(wordsIn(requests)).toEqual([...FAILED.split('|'), ...SERVED.split('|')].sort());
   const alsoFailed = 'outcome="overloaded", operation!="none"';
   for (const expr of [failures, requests, availability('5m')]) expect(expr).toContain(alsoFailed);
-  const noResult = ruleOf('job_instance_operation:oncegate_objective_failures:total', 'results');
+  const noResult = ruleOf('job_instance_store_operation:oncegate_objective_failures:total', 'results');
   expect(wordsIn(noResult)).toEqual(`${FAILED}|${FAILED_BEHIND}`.split('|').sort());
-  const wanted = ruleOf('job_instance_operation:oncegate_objective_requests:total', 'results');
+  const wanted = ruleOf('job_instance_store_operation:oncegate_objective_requests:total', 'results');
   expect(wordsIn(wanted)).toEqual(`${FAILED}|${FAILED_BEHIND}|${SERVED}`.split('|').sort());
   for (const part of [alsoFailed, 'oncegate_upstream_responses_total', 'class="5xx"']) {
     expect(noResult).toContain(part);
     expect(results('5m')).toContain(part);
   }
   expect(ruleOf('oncegate:objective:target', 'results')).toBe(`vector(${OBJECTIVES.results})`);
-  const slow = ruleOf('job_instance_operation:oncegate_objective_failures:total', 'latency');
+  const slow = ruleOf('job_instance_store_operation:oncegate_objective_failures:total', 'latency');
   expect(slow).toContain(`operation!="none", le="${OBJECTIVES.addedSeconds}"`);
   expect(added(0.99)).toContain('operation!="none"');
   expect(ruleOf('oncegate:objective:target', 'availability')).toBe(`vector(${OBJECTIVES.available})`);

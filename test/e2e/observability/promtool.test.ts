@@ -46,10 +46,30 @@ const alertsOf = (firing: string[]) =>
     return { labels: withLabels(`ALERTS${labels}`, always).replace('job="",', ''), value: 1 };
   });
 
+const ofGateway = (one: string): string =>
+  withLabels(one, ['job="oncegate"', ...(one.startsWith('job_') ? [] : ['instance="a"'])]);
+
+/** `oncegate_store_info` of the gateways that have other metrics, and do not show their store. */
+function storesOf(series: Series): Series {
+  const labelsOf = (one: string) =>
+    ofGateway(one)
+      .match(/\b(?:job|instance)="[^"]*"/g)
+      ?.sort()
+      .join(',');
+  const shown = Object.keys(series).filter((one) => one.startsWith('oncegate_store_info'));
+  const known = new Set(shown.map(labelsOf));
+  const others = Object.keys(series).filter(
+    (one) => /^oncegate_(?!build_info)/.test(one) && !known.has(labelsOf(one)),
+  );
+  return Object.fromEntries(
+    others.map((one) => [`oncegate_store_info{${labelsOf(one)},store="s"}`, '1x640']),
+  );
+}
+
 const toPromtool = ([name, { series, firing = {}, values = [] }]: [string, Case]) => ({
   ...{ name, interval: '15s' },
-  input_series: Object.entries(series).map(([one, samples]) => ({
-    series: withLabels(one, ['job="oncegate"', ...(one.startsWith('job_') ? [] : ['instance="a"'])]),
+  input_series: Object.entries({ ...storesOf(series), ...series }).map(([one, samples]) => ({
+    series: ofGateway(one),
     values: samples,
   })),
   promql_expr_test: [
@@ -82,6 +102,19 @@ const complaintsAboutRules = (cases: Record<string, Case>) =>
 it('the rules and the configuration are valid for Prometheus itself', () => {
   expect(promtool('check', 'rules', '--lint=all', '--lint-fatal', RULES_FILE)).toBe('');
   expect(promtool('check', 'config', PROMETHEUS_FILE)).toBe('');
+});
+
+it('no rule adds up several stores under one job', () => {
+  const groups = rules.flatMap(({ alert, record, expr }) =>
+    [...expr.matchAll(/\bby \(([^)]*)\)/g)].map(([, labels = '']) => ({
+      name: alert ?? record,
+      labels: labels.split(', '),
+    })),
+  );
+  expect(groups.length).toBeGreaterThan(60);
+  const merged = groups.filter(({ labels }) => !labels.includes('store') && !labels.includes('instance'));
+  // A job that has lost all its targets.
+  expect(new Set(merged.map(({ name }) => name))).toEqual(new Set(['OncegateGatewayDown']));
 });
 
 it('rules depend on no name of a job, and show the figure of the short window', () => {
@@ -141,14 +174,20 @@ const EVENTS: [alert: string, counter: string, from: number, to: number][] = [
   ['CompleteUnreplicated{instance="a"}', 'complete_unreplicated_total', 0, 15],
   ['ConnectionsRefused{instance="a"}', 'connections_refused_total', 1, 5],
   ['LeaseLost{instance="a"}', 'lease_lost_total', 0, 15],
-  ['LookupsFail{operation="withdraw"}', 'lookups_total{operation="withdraw",result="failed"}', 0, 15],
+  [
+    'LookupsFail{operation="withdraw",store="s"}',
+    'lookups_total{operation="withdraw",result="failed"}',
+    0,
+    15,
+  ],
   ['SpansLost{instance="a"}', 'spans_total{result="failed"}', 10, 15],
   ['StaleWrites{instance="a",write="complete"}', 'stale_total{write="complete"}', 0, 15],
   ['StoreClockStepped{instance="a"}', 'store_clock_steps_total', 0, 60],
-  ['UnprotectedPayouts{operation="withdraw"}', 'unprotected_total{operation="withdraw"}', 0, 60],
-  ['UnreadableRecords{reason="damaged"}', 'unreadable_records_total{reason="damaged"}', 0, 15],
+  ['UnprotectedPayouts{operation="withdraw",store="s"}', 'unprotected_total{operation="withdraw"}', 0, 60],
+  ['UnreadableRecords{reason="damaged",store="s"}', 'unreadable_records_total{reason="damaged"}', 0, 15],
   ['ConfigRefused{instance="a"}', 'config_reloads_total{result="refused"}', 0, 30],
   ['KeyFileRefused{instance="a"}', 'key_reloads_total{result="refused"}', 0, 30],
+  ['MerchantsRemoved{instance="a"}', 'key_reloads_total{result="merchants_removed"}', 0, 60],
   [
     'CertificateRefused{instance="a",certificate="listen"}',
     'certificate_reloads_total{certificate="listen",result="refused"}',
@@ -208,12 +247,12 @@ const LIMITS: [alert: string, series: Series, from: number, to?: number][] = [
     5,
   ],
   [
-    'KeyExpires',
+    'KeyExpires{store="s"}',
     { oncegate_merchants_expiring: beyond(0, 2), 'oncegate_merchants_expiring{instance="b"}': beyond(0, 2) },
     5,
   ],
   // In ten minutes the limits of these are reached: a day, three days and three weeks before the end.
-  ['KeyExpired', { oncegate_secret_key_expires_timestamp_seconds: '87000x80 50000000x40' }, 1],
+  ['KeyExpired{store="s"}', { oncegate_secret_key_expires_timestamp_seconds: '87000x80 50000000x40' }, 1],
   [
     'CertificateExpired{instance="a",certificate="upstream"}',
     {
@@ -237,7 +276,7 @@ const LIMITS: [alert: string, series: Series, from: number, to?: number][] = [
     ...([-9, 20] as const),
   ],
   ['CertificateExpires{instance="b",certificate="store"}', {}, -5, 20],
-  ['KeyExpired{job="past"}', {}, -9, 20],
+  ['KeyExpired{job="past",store="s"}', {}, -9, 20],
   // Counted at five minutes, and again after twenty; never; and a gateway that is gone.
   [
     'DoubtsNotCounted{instance="a"}',
@@ -301,31 +340,43 @@ for (const [name, budget] of Object.entries(BUDGETS))
     if (objective === 'results' && how === 'Slowly') continue;
     for (const [kind, ofLong, ofShort, failures] of BURNS) {
       const record = (of: string) =>
-        `job_objective:oncegate_objective_failures:${of}{job="${kind}-${long}",objective="${objective}"}`;
+        `job_store_objective:oncegate_objective_failures:${of}{job="${kind}-${long}",store="s",objective="${objective}"}`;
       burnRates.series[record(`ratio_rate${long}`)] = `${ofLong * factor * budget}x8`;
       burnRates.series[record(`ratio_rate${short}`)] = `${ofShort * factor * budget}x8`;
       burnRates.series[record(`increase${long}`)] = `${failures}x8`;
     }
-    const labels = `job="beyond-${long}",objective="${objective}"`;
+    const labels = `job="beyond-${long}",store="s",objective="${objective}"`;
     burnRates.firing?.[1]?.push(
       `Oncegate${name}${objective === 'results' ? 'Burn' : 'Burns'}${how}{${labels}}`,
     );
   }
 
 const burning = (objective: string, job: string, ...how: string[]) =>
-  how.map((one) => `Oncegate${objective}Burns${one}{job="${job}",objective="${objective.toLowerCase()}"}`);
+  how.map(
+    (one) => `Oncegate${objective}Burns${one}{job="${job}",store="s",objective="${objective.toLowerCase()}"}`,
+  );
 const requests = (labels: string) => `oncegate_requests_total{operation="withdraw",${labels}}`;
 const quick = (job: string, operation = 'withdraw') =>
   `oncegate_gateway_duration_seconds_bucket{job="${job}",operation="${operation}",le="0.025"}`;
 const measured = (job: string, operation = 'withdraw') =>
   `oncegate_gateway_duration_seconds_count{job="${job}",operation="${operation}"}`;
-const RATIO_5M = 'job_objective:oncegate_objective_failures:ratio_rate5m{objective="availability"}';
+const RATIO_5M = 'job_store_objective:oncegate_objective_failures:ratio_rate5m{objective="availability"}';
 const IN_DOUBT = ['OncegateInDoubt{operation="withdraw",store="s"}', 'OncegateInDoubtOld{store="s"}'];
 
 const BURNING = burning('Availability', 'oncegate', 'Fast', 'Slowly');
-const NO_RESULTS = 'OncegateResultsBurnFast{objective="results"}';
+const NO_RESULTS = 'OncegateResultsBurnFast{objective="results",store="s"}';
 const responses = (kind: string, operation = 'withdraw') =>
   `oncegate_upstream_responses_total{operation="${operation}",class="${kind}"}`;
+const KEYS_REFUSED = ['OncegateKeysRefused{store="s"}', 'OncegateKeysRefused{job="half",store="s"}'];
+const refused = (outcome: string, labels = '') =>
+  `oncegate_requests_total{${labels}operation="none",outcome="${outcome}"}`;
+const OF_OTHER_STORE = [
+  'OncegateOutcomesUnknown{operation="withdraw",class="unknown",store="t"}',
+  'OncegateResultsBurnFast{objective="results",store="t"}',
+  'OncegateKeyExpires{store="t"}',
+];
+const slow = (labels = '', le = '5') =>
+  `oncegate_upstream_duration_seconds_bucket{${labels}operation="withdraw",le="${le}"}`;
 const started = (labels = '') => `process_start_time_seconds{${labels}}`;
 const EIGHT_TIMES = '1000x40 1015 1030 1045 1060 1075 1090 1105 1120 1120x120';
 const OF_BACKEND = [
@@ -428,9 +479,20 @@ const CASES: Record<string, Case> = {
       },
     },
 
-  'two stores under one job: one is empty, and the only gateway of the other one dies': {
+  'two stores under one job: one is busy and well, all fails at the other one, and its only gateway dies': {
     series: {
       ...{ ...UP, 'oncegate_keys_in_doubt{operation="withdraw"}': '2x40 0x80' },
+      ...{
+        [requests('outcome="executed"')]: '0+1000x120',
+        [slow()]: '0+1000x120',
+        [slow('', '+Inf')]: '0+1000x120',
+      },
+      [requests('instance="b",outcome="outcome_unknown"')]: '0+4x80 stale',
+      ...{ [slow('instance="b",')]: '0x80 stale', [slow('instance="b",', '10')]: '0+4x80 stale' },
+      [slow('instance="b",', '+Inf')]: '0+4x80 stale',
+      ...{ [measured('oncegate')]: '0+1000x120', [quick('oncegate')]: '0+1000x120' },
+      oncegate_merchants_expiring: '0x120',
+      'oncegate_merchants_expiring{instance="b"}': '1x80 stale',
       'up{instance="b"}': '1x80 0x40',
       'oncegate_build_info{instance="b"}': '1x80 stale',
       'oncegate_store_info{instance="b",store="t"}': '1x80 stale',
@@ -442,13 +504,16 @@ const CASES: Record<string, Case> = {
     firing: {
       9: [
         ...['s', 't'].map((store) => `OncegateInDoubt{operation="withdraw",store="${store}"}`),
-        'OncegateOutcomesUnknown{operation="withdraw",class="unknown",store="t"}',
+        ...OF_OTHER_STORE,
       ],
       15: [
-        'OncegateInDoubt{operation="withdraw",store="t"}',
-        'OncegateOutcomesUnknown{operation="withdraw",class="unknown",store="t"}',
+        ...['OncegateInDoubt{operation="withdraw",store="t"}', ...OF_OTHER_STORE],
+        'OncegateUpstreamSlow{operation="withdraw",store="t"}',
       ],
-      25: ['OncegateInDoubt{operation="withdraw",store="t"}', 'OncegateGatewayDown{instance="b"}'],
+      25: [
+        ...['OncegateInDoubt{operation="withdraw",store="t"}', 'OncegateGatewayDown{instance="b"}'],
+        'OncegateResultsBurnFast{objective="results",store="t"}',
+      ],
     },
     values: [
       {
@@ -463,6 +528,28 @@ const CASES: Record<string, Case> = {
       },
     ],
   },
+
+  'after 66 minutes, secret keys are refused for 66: all of them, half of them, and beside a flood none that passed before':
+    {
+      series: {
+        ...UP,
+        [requests('outcome="executed"')]: '0+20x264 5280x264 5300+20x40',
+        [refused('invalid_key')]: '0x264 20+20x263 5280x40',
+        [requests('job="half",outcome="forwarded"')]: '0+10x568',
+        [requests('job="half",instance="b",outcome="replayed"')]: '0+10x264 2640x304',
+        [refused('insufficient_scope', 'job="half",instance="b",')]: '0x264 10+10x303',
+        // These page nobody: a flood, one that was there before the evening came, and a scanner that finds nearly no traffic.
+        [requests('job="flood",outcome="executed"')]: '0+20x568',
+        [refused('invalid_key', 'job="flood",')]: '0x264 1000+1000x303',
+        [requests('job="evening",outcome="executed"')]: '0+20x264 5286+6x303',
+        [refused('invalid_key', 'job="evening",')]: '0+30x568',
+        [requests('job="idle",outcome="executed"')]: '0+0.25x264 66x304',
+        [refused('missing_credentials', 'job="idle",')]: '0x264 1+1x303',
+      },
+      firing: {
+        ...{ 67: [], 70.5: KEYS_REFUSED, 131: KEYS_REFUSED, 139: KEYS_REFUSED.slice(1) },
+      },
+    },
 
   'one of two gateways observes for more than an hour': {
     series: { ...UP, oncegate_observing: '1x260 0x80', 'oncegate_observing{instance="b"}': '0x340' },
@@ -529,7 +616,7 @@ const CASES: Record<string, Case> = {
     },
     firing: {
       ...{ 1: [...BURNING, NO_RESULTS], 2: OF_BACKEND, 3: FAILING, 10: OVER_LIMITS },
-      11: [...OVER_LIMITS, 'OncegateUpstreamSlow{operation="withdraw"}'],
+      11: [...OVER_LIMITS, 'OncegateUpstreamSlow{operation="withdraw",store="s"}'],
       // The store fails no more.
       21.5: [...BURNING, NO_RESULTS],
       30: [...BURNING, NO_RESULTS],
@@ -563,7 +650,7 @@ const CASES: Record<string, Case> = {
     values: [
       {
         ...{ expr: `round(1000 * ${RATIO_5M})`, minute: 30 },
-        samples: { '{job="oncegate",objective="availability"}': 20 },
+        samples: { '{job="oncegate",store="s",objective="availability"}': 20 },
       },
     ],
   },
@@ -599,8 +686,8 @@ const CASES: Record<string, Case> = {
       {
         ...{ expr: `round(1000 * ${RATIO_5M})`, minute: 12 },
         samples: {
-          '{job="before",objective="availability"}': 0,
-          '{job="failing",objective="availability"}': 30,
+          '{job="before",store="s",objective="availability"}': 0,
+          '{job="failing",store="s",objective="availability"}': 30,
         },
       },
     ],

@@ -1,8 +1,8 @@
 import { randomUUID } from 'node:crypto';
-import { readFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { expect, it } from 'vitest';
 import { BEARER, isReplay, send, type TestAnswer, withdraw } from '../../support/client.ts';
-import { configFor } from '../../support/config.ts';
+import { configFor, keyFileIn } from '../../support/config.ts';
 import { freePort } from '../../support/free-port.ts';
 import { limitFiles } from '../../support/limit-files.ts';
 import { startPrometheus } from '../../support/prometheus.ts';
@@ -95,6 +95,12 @@ const SITUATIONS: Record<string, () => Promise<Situation>> = {
     const known = await paid(withBackend);
     await withBackend.sandbox.close();
     return { gateway: withBackend, known };
+  },
+  'the key file lacks the merchant': async () => {
+    const others =
+      'merchants: [{ code: M-BRAVO, keys: [{ id: b, dangerouslyPlainSecret: sk_sandbox_bravo }] }]';
+    writeFileSync(keyFileIn(withBackend.config), others);
+    return { gateway: withBackend, known: randomUUID() };
   },
 };
 

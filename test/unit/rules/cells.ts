@@ -51,7 +51,12 @@ const RESPONSE: StoredCompletion = {
   kind: 'response',
   response: { status: 201, headers: ['a', 'b'], body: Buffer.from('paid') },
 };
-const SEALED: StoredCompletion = { kind: 'sealed', status: 202, keyId: 'k1', bytes: Buffer.from('sealed') };
+const ENCRYPTED: StoredCompletion = {
+  kind: 'encrypted',
+  status: 202,
+  keyId: 'k1',
+  bytes: Buffer.from('encrypted'),
+};
 const TOMBSTONE: StoredCompletion = { kind: 'tombstone', status: 203 };
 
 /** What a register holds. */
@@ -96,7 +101,7 @@ const open: [name: string, change: Partial<KeyRecord>][] = [
 const completed: [name: string, change: Partial<KeyRecord>][] = [
   ['completed', { completion: RESPONSE }],
   ['completed from in doubt', { completion: RESPONSE, wasInDoubt: true, cause: 'timeout' }],
-  ['completed, encrypted', { completion: SEALED }],
+  ['completed, encrypted', { completion: ENCRYPTED }],
   ['completed without its response', { completion: TOMBSTONE }],
 ];
 
@@ -207,11 +212,11 @@ export const HAPPENINGS: Happening[] = [
   ),
   complete('complete', RESPONSE, false),
   complete('complete, its merchant was told', RESPONSE, true),
-  complete('complete, encrypted', SEALED, false),
+  complete('complete, encrypted', ENCRYPTED, false),
   complete('complete without the response', TOMBSTONE, false),
   commit('commit', RESPONSE, false),
   commit('commit, its merchant was told', RESPONSE, true),
-  commit('commit, encrypted', SEALED, false),
+  commit('commit, encrypted', ENCRYPTED, false),
   event('release', 'release', (held, { token }) => rules.release(held, token, STAMP)),
   event('leaveInDoubt', 'leave in doubt', (held, { token }) => rules.leaveInDoubt(held, token, CAUSE, STAMP)),
   event('takeBackStart', 'take the start back', (held, { token }) => rules.takeBackStart(held, token)),
@@ -219,7 +224,7 @@ export const HAPPENINGS: Happening[] = [
   resolve('resolve as released', ada),
   resolve('resolve as released by a lookup', { ...ada, source: 'lookup' }),
   resolve('resolve as completed', ada, RESPONSE),
-  resolve('resolve as completed, encrypted', { ...ada, source: 'command_line' }, SEALED),
+  resolve('resolve as completed, encrypted', { ...ada, source: 'command_line' }, ENCRYPTED),
   resolve('resolve as completed without the response', ada, TOMBSTONE),
 ];
 

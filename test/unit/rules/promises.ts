@@ -267,7 +267,7 @@ export const PROMISES: Record<string, (cell: Cell, seen: Seen) => boolean | unde
     const { state, merchant, operation, key, requestId, createdAtMs, changedAtMs } = before;
     const from = { state, merchant, operation, key, requestId, createdAtMs, changedAtMs };
     const kind = completion?.kind === 'tombstone' ? 'tombstone' : 'response';
-    const statuses = { response: 201, sealed: 202, tombstone: 203 };
+    const statuses = { response: 201, encrypted: 202, tombstone: 203 };
     const to = completion ? { as: 'completed', kind, status: statuses[completion.kind] } : { as: 'released' };
     const { by, reason, source = 'operator' } = note;
     const isCounted = same(replace.counted, { as: to.as, by: source });

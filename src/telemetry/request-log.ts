@@ -5,37 +5,37 @@ import { InFlightCounter } from '../lib/collections.ts';
 import { attachContext, type Client, exemplarIdOf, type RequestContext } from '../lib/context.ts';
 import { classOfStatus, type ResponseClass } from '../lib/exchange.ts';
 import type { Told } from './emit.ts';
-import { type Logger, loggablePath, requestLog } from './logger.ts';
-import type { Metrics } from './metrics.ts';
+import { type Logger, loggablePath, requestLogger } from './logger.ts';
+import type { AllMetrics } from './metrics.ts';
 import { keepTrace } from './traceparent.ts';
 import type { Tracing } from './tracing.ts';
 
 /** An inbound `X-Request-Id` of this form is kept. */
 const WELL_FORMED = /^[A-Za-z0-9._-]{8,128}$/;
 
-export interface AccessOptions {
+export interface RequestLogOptions {
   clock: Clock;
   logger: Logger;
-  metrics: Metrics;
+  metrics: AllMetrics;
   /** Finds where a request came from. */
   clientOf(req: IncomingMessage): Client;
   /** Default: a request keeps the trace that it comes with. */
   tracing?: Tracing | undefined;
 }
 
-/** Outcomes with which the merchant has a result of the backend: with a 5xx status, that is of little use. */
-const RESULTS = new Set(['executed', 'replayed', 'forwarded', 'passed_through']);
+/** Outcomes with which the merchant has a new result of the backend: with a 5xx status, that is of little use. */
+const RESULTS = new Set(['executed', 'forwarded', 'passed_through']);
 
 /** Begins the context of each request. When the request has ended, writes its log line and its metrics. */
-export class Access {
-  readonly #options: AccessOptions;
+export class RequestLog {
+  readonly #options: RequestLogOptions;
   readonly #log: (fields: Told<'request'>) => void;
   /** Requests that are being answered, and those that still execute after their merchant has disconnected. */
   readonly open = new InFlightCounter();
 
-  constructor(options: AccessOptions) {
+  constructor(options: RequestLogOptions) {
     this.#options = options;
-    this.#log = requestLog(options.logger);
+    this.#log = requestLogger(options.logger);
     options.metrics.track(options.metrics.inFlight, () => this.open.count);
   }
 
