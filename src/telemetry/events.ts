@@ -167,6 +167,12 @@ export const EVENTS = {
     'It answers and takes writes, and nothing has failed for a second. One line for each outage.',
     { lastedMs: ms('how long it did not') },
   ),
+  postgres_clock_stepped: error(
+    'the clock of PostgreSQL’s host was stepped: records expire early or late',
+    'Slew that clock, never step it.',
+    { stepMs: field<number>('number')('by how much; positive: forwards') },
+    'clockSteps',
+  ),
   clock_stepped: error(
     'the clock of Redis’ host was stepped: records expire early or late',
     'Slew that clock, never step it.',

@@ -1,6 +1,7 @@
 import type { Clock } from '../../lib/clock.ts';
 import { messageOf } from '../../lib/files.ts';
 import type { Emit } from '../../telemetry/emit.ts';
+import { ServerClocks } from '../server-clock.ts';
 import { OtherFormat, StoreClosed, type StoreHealth } from '../types.ts';
 import { requireFormat, type ServerOptions } from './connection.ts';
 import type { Lanes } from './lanes.ts';
@@ -24,12 +25,14 @@ export class PostgresHealth {
   /** The server waits for synchronous standbys. */
   hasStandbys = false;
   #dangers: string[] = [];
+  readonly #clocks: ServerClocks;
   readonly #lanes: Lanes;
   readonly #options: PostgresOptions;
 
   constructor(lanes: Lanes, options: PostgresOptions) {
     this.#lanes = lanes;
     this.#options = options;
+    this.#clocks = new ServerClocks(options.clock);
     lanes.onConnected(() => void this.inspect().catch(() => {}));
   }
 
@@ -63,6 +66,7 @@ export class PostgresHealth {
     const { schema, gatewayId } = this.#options;
     try {
       await this.inspect();
+      await this.#compareClocks();
       const probe = `INSERT INTO ${schema}.probes VALUES ($1, ${CLOCK}) ON CONFLICT (gateway) DO UPDATE SET at = EXCLUDED.at`;
       await this.#lanes.change(probe, [gatewayId]);
       const [[copyProgress, format] = []] = await this.#lanes.ask<[string | null, number]>(
@@ -70,10 +74,30 @@ export class PostgresHealth {
       );
       requireFormat(format, schema);
       if (copyProgress && !copyProgress.startsWith('no ')) throw new StoreClosed();
-      return { ok: true, detail: 'postgres', warnings: this.#dangers };
+      return { ok: true, detail: 'postgres', warnings: this.#warnings() };
     } catch (error) {
       const isClosed = error instanceof OtherFormat || error instanceof StoreClosed;
-      return { ok: false, ...(isClosed && { isClosed }), detail: messageOf(error), warnings: this.#dangers };
+      return {
+        ok: false,
+        ...(isClosed && { isClosed }),
+        detail: messageOf(error),
+        warnings: this.#warnings(),
+      };
     }
+  }
+
+  async #compareClocks(): Promise<void> {
+    const { clock, emit } = this.#options;
+    const askedMs = clock.monotonicMs();
+    const text = `SELECT (extract(epoch FROM ${CLOCK}) * 1000)::float8`;
+    const [[wallMs] = [0]] = await this.#lanes.ask<[number]>(text);
+    // One name, so that the clocks before and after a failover are compared.
+    const stepMs = this.#clocks.compare('primary', wallMs, askedMs);
+    if (stepMs !== undefined) emit?.('postgres_clock_stepped', { stepMs });
+  }
+
+  #warnings(): string[] {
+    const stepped = this.#clocks.warningFor('postgres');
+    return stepped === undefined ? this.#dangers : [...this.#dangers, stepped];
   }
 }

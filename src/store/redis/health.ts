@@ -1,26 +1,13 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Redis } from 'ioredis';
 import type { Clock } from '../../lib/clock.ts';
+import { ServerClocks } from '../server-clock.ts';
 import { OtherFormat, STORE_FORMAT, StoreClosed, type StoreHealth, StoreUnavailable } from '../types.ts';
 import { addressOf, mastersOf, type RedisClient, type RedisOptions, replicasOfSentinels } from './client.ts';
-
-/** Redis' wall clock minus our monotonic clock, exact to `errorMs`, at `atMs` on the monotonic clock. */
-interface Offset {
-  offsetMs: number;
-  errorMs: number;
-  atMs: number;
-}
 
 type Failure = NodeJS.ErrnoException & { lastNodeError?: NodeJS.ErrnoException };
 
 const PROBE_MS = 1000;
-/** A smaller change of the offset does not count as a step. */
-const STEP_MS = 1000;
-/** A reading of the clock that is less exact could hide a step, so it is not compared with. */
-const MOST_ERROR_MS = 500;
-/** A clock may be slewed by this share of the time that has passed. Linux slews by at most half as much. */
-const SLEW = 0.001;
-const STEP_IS_REPORTED_FOR_MS = 3_600_000;
 /** How often the settings of Redis are looked at again. So they are after each new connection, and with each health check. */
 const INSPECT_EVERY_MS = 10_000;
 const RETRY_AFTER_MS = 100;
@@ -38,20 +25,20 @@ export class RedisHealth {
   readonly #client: RedisClient;
   readonly #starts: readonly string[];
   readonly #options: RedisOptions;
-  /** The offsets by the address of a master. Behind sentinels all have one, so that the clocks before and after a failover are compared. */
-  readonly #offsets = new Map<string, Offset>();
+  /** By the address of a master. Behind sentinels all have one, so that the clocks before and after a failover are compared. */
+  readonly #clocks: ServerClocks;
   #timeIsForbidden = false;
   /** How many replicas the sentinels knew when one of them answered last. */
   #ofSentinels = 0;
   /** Why the client cannot connect, or why its connection broke. */
   #lastError: string | undefined;
-  #step: { stepMs: number; atMs: number } | undefined;
 
   /** @param starts what the names of some partitions begin with, of at least one on each master */
   constructor(client: RedisClient, starts: readonly string[], options: RedisOptions) {
     this.#client = client;
     this.#starts = starts;
     this.#options = options;
+    this.#clocks = new ServerClocks(options.clock);
     // A cluster's client says only that it failed everywhere; a name with several addresses fails without a message.
     client.on('error', (error: Failure) => {
       const { message, code } = error.lastNodeError ?? error;
@@ -151,28 +138,17 @@ export class RedisHealth {
     });
     this.#timeIsForbidden = time === undefined;
     if (!time) return;
-    const atMs = clock.monotonicMs();
-    const errorMs = atMs - beforeMs;
-    const offsetMs = Number(time[0]) * 1000 + Number(time[1]) / 1000 - atMs;
-    const last = this.#offsets.get(addressOf(node));
-    if (errorMs <= MOST_ERROR_MS) this.#offsets.set(addressOf(node), { offsetMs, errorMs, atMs });
-    if (!last) return;
-    const stepMs = Math.round(offsetMs - last.offsetMs);
-    const explainedMs = STEP_MS + SLEW * (atMs - last.atMs) + (stepMs > 0 ? last.errorMs : errorMs);
-    if (Math.abs(stepMs) <= explainedMs) return;
-    this.#step = { stepMs, atMs };
-    emit?.('clock_stepped', { stepMs });
+    const wallMs = Number(time[0]) * 1000 + Number(time[1]) / 1000;
+    const stepMs = this.#clocks.compare(addressOf(node), wallMs, beforeMs);
+    if (stepMs !== undefined) emit?.('clock_stepped', { stepMs });
   }
 
   #warnings(): string[] {
     const warnings = [...this.#dangers, ...(this.refusal ? [this.refusal] : [])];
     if (this.#timeIsForbidden)
       warnings.push('redis does not allow TIME: the gateway cannot notice a step of its clock');
-    if (this.#step && this.#options.clock.monotonicMs() - this.#step.atMs < STEP_IS_REPORTED_FOR_MS) {
-      const { stepMs } = this.#step;
-      const when = stepMs > 0 ? 'early' : 'late';
-      warnings.push(`the clock of redis' host was stepped by ${stepMs} ms: records expire ${when}`);
-    }
+    const stepped = this.#clocks.warningFor('redis');
+    if (stepped !== undefined) warnings.push(stepped);
     return warnings;
   }
 }
