@@ -39,7 +39,7 @@ const writes: Row = {
         'Every number is 0 on a good day. sent before stored: only the memory of the gateway has these responses until the store ' +
         'answers. not replicated: they did not reach `store.durability.replicas` replicas in time. stale, lease lost: a gateway ' +
         'was paused for longer than `lock.leaseMs`. unreadable: a record has another encryption key, or is damaged. clock: ' +
-        "the wall clock of Redis' host was stepped by more than a second, and records expire early or late: slew it, never " +
+        "the wall clock of Redis' or PostgreSQL's host was stepped by more than a second, and records expire early or late: slew it, never " +
         'step it. Do: the panels beside this one say when; each alert has its page in the runbook.',
       unit: units.Short,
       queries: [

@@ -193,7 +193,7 @@ export const CATALOGUE = {
   ),
   clockSteps: counter(
     'oncegate_store_clock_steps_total',
-    'Steps of the clock of Redis’ host, which decides when records expire',
+    'Steps of the clock of the host of Redis or PostgreSQL, which decides when records expire',
   ),
   sqliteQueue: gauge(
     'oncegate_sqlite_writer_queue',

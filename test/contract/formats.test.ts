@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { type AddressInfo, connect, createServer } from 'node:net';
 import { Redis } from 'ioredis';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
@@ -7,6 +8,7 @@ import { requireFormat, whileUnanswered } from '../../src/store/redis/health.ts'
 import { OtherFormat, UnreadableIdentity } from '../../src/store/types.ts';
 import { freePort } from '../support/free-port.ts';
 import { openCopyRegister, openStore, type RedisPlace } from '../support/open-store.ts';
+import { newSchema, startPostgres } from '../support/postgres-server.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { countRecords, query, storeFolder } from '../support/sqlite-files.ts';
@@ -15,6 +17,8 @@ import { recordKeyOf } from './redis-damages.ts';
 import { bring, replayOf } from './states.ts';
 
 const server = await startRedis();
+// Nothing has to survive the machine.
+const postgres = await startPostgres({ fsync: 'off' });
 
 const newPlace = (): RedisPlace => ({ kind: 'redis', url: server.url, prefix: randomUUID() });
 const newFolder = () => ({ kind: 'sqlite' as const, path: storeFolder() });
@@ -194,5 +198,90 @@ describe('a SQLite database', () => {
     expect(await store.health()).toMatchObject({ ok: true });
     const side = await openCopyRegister(place);
     await side.close();
+  });
+});
+
+describe('a PostgreSQL schema', () => {
+  const setFormat = (schema: string, format: number) =>
+    postgres.admin.query(`UPDATE ${schema}.store SET format = ${format}`);
+  const statesIn = async (schema: string) =>
+    (await postgres.admin.query(`SELECT state FROM ${schema}.records`)).rows;
+
+  it.each([2, 4])('of format %i is refused, and not changed', async (format) => {
+    const place = await newSchema(postgres);
+    await setFormat(place.schema, format);
+    for (const open of [() => openStore(place), () => openCopyRegister(place)]) {
+      const error = await open().catch((reason: unknown) => reason);
+      expect(error).toBeInstanceOf(OtherFormat);
+      expect(error).toMatchObject({ maybeWritten: false });
+      expect((error as Error).message).toMatch(
+        new RegExp(
+          `schema ${place.schema} has records of format ${format}, .* knows format 3: use a gateway`,
+        ),
+      );
+    }
+    const { rows } = await postgres.admin.query(`SELECT format, visits FROM ${place.schema}.store`);
+    expect(rows).toEqual([{ format, visits: '0' }]);
+  });
+
+  it('that a later version has migrated under a gateway gets no write of it, and makes it not ready', async () => {
+    const place = await newSchema(postgres);
+    const store = await storeForTest(place);
+    const owner = await bring(store, 'executing');
+    await setFormat(place.schema, 4);
+    const refused = { name: 'StoreUnavailable', maybeWritten: false };
+    await expect(store.start(newRequest())).rejects.toMatchObject(refused);
+    await expect(store.complete(owner, paid())).rejects.toMatchObject(refused);
+    expect(await store.health()).toMatchObject({
+      ...{ ok: false, isClosed: true },
+      detail: expect.stringContaining('records of format 4'),
+    });
+    expect(await statesIn(place.schema)).toEqual([{ state: 'executing' }]);
+    // The migration was undone.
+    await setFormat(place.schema, 3);
+    expect(await store.complete(owner, paid())).toBe('ok');
+  });
+
+  it('with more columns is one that an added feature may have made: this version reads and writes it', async () => {
+    const place = await newSchema(postgres);
+    const tables = await postgres.admin.query('SELECT tablename FROM pg_tables WHERE schemaname = $1', [
+      place.schema,
+    ]);
+    expect(tables.rows.length).toBeGreaterThan(4);
+    for (const { tablename } of tables.rows)
+      await postgres.admin.query(`ALTER TABLE ${place.schema}.${tablename} ADD COLUMN added text`);
+    const store = await storeForTest(place);
+    const completed = await bring(store, 'completed');
+    expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
+    expect(await store.takeBack(await bring(store, 'executing'))).toBe('ok');
+    const doubtful = await bring(store, 'in_doubt');
+    const note = { by: 'ada', reason: 'in the books' };
+    expect(await store.resolve(doubtful.recordId, doubtful.token, { as: 'released' }, note)).toBe('ok');
+    expect(await store.visit('protect')).toMatchObject({ count: 1 });
+    expect(await store.health()).toMatchObject({ ok: true });
+  });
+
+  it('on a server before version 13 is refused', async () => {
+    const place = await newSchema(postgres);
+    const { rows } = await postgres.admin.query('SHOW server_version_num');
+    const version: string = rows[0].server_version_num;
+    // The version in the server's answers, as an older one would say it.
+    const proxy = createServer((client) => {
+      const real = connect(postgres.port, '127.0.0.1');
+      client.pipe(real);
+      real.on('data', (bytes) => {
+        client.write(bytes.toString('latin1').replaceAll(version, '120022'), 'latin1');
+      });
+      for (const socket of [client, real]) socket.on('error', () => {});
+      client.on('close', () => real.destroy());
+    });
+    await new Promise<void>((resolve) => proxy.listen(0, '127.0.0.1', resolve));
+    const { port } = proxy.address() as AddressInfo;
+    onTestFinished(() => void proxy.close());
+    const url = new URL(place.url);
+    url.port = String(port);
+    await expect(openStore({ ...place, url: url.href })).rejects.toMatchObject({
+      ...{ message: 'postgres is too old: 13 or newer is needed', maybeWritten: false },
+    });
   });
 });

@@ -3,16 +3,18 @@ import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, onTestFinished, test } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
+import type { PostgresOptions } from '../../src/store/postgres/health.ts';
 import { PostgresRegister } from '../../src/store/postgres/register.ts';
+import { emitTo } from '../support/emit.ts';
 import { startPostgres } from '../support/postgres-server.ts';
 import { until } from '../support/until.ts';
 
 const server = await startPostgres({ fsync: 'off', full_page_writes: 'off' });
 
-async function opened(url = server.url): Promise<PostgresRegister> {
+async function opened(more: Partial<PostgresOptions> = {}): Promise<PostgresRegister> {
   const register = await PostgresRegister.open({
-    ...{ url, schema: 'oncegate', timeoutMs: 500, connectTimeoutMs: 5000, tls: false },
-    ...{ gatewayId: 'test', clock: systemClock },
+    ...{ url: server.url, schema: 'oncegate', timeoutMs: 500, connectTimeoutMs: 5000, tls: false },
+    ...{ gatewayId: 'test', clock: systemClock, ...more },
   });
   onTestFinished(() => register.close());
   return register;
@@ -46,10 +48,32 @@ test('health warns of settings with which a crash or a failover loses records', 
   expect(await warnings()).toEqual([...unsafe, asynchronous]);
 });
 
+test.each([
+  ['forwards', -5000, 'by 5000 ms: records expire early'],
+  ['backwards', 5000, 'by -5000 ms: records expire late'],
+])('health warns if the clock of the host is stepped %s', async (_, shiftMs, warning) => {
+  let monotonicShiftMs = 0;
+  // It is compared with our monotonic clock, so a shift of the second looks like a step of the first.
+  const clock = { ...systemClock, monotonicMs: () => systemClock.monotonicMs() + monotonicShiftMs };
+  const steps: number[] = [];
+  const emit = emitTo({ clock_stepped: ({ stepMs }) => steps.push(stepMs) });
+  const register = await opened({ clock, emit });
+  const stepped = async () => (await register.health()).warnings.filter((text) => text.includes('clock'));
+  for (let checks = 0; checks < 2; checks++) expect(await stepped()).toEqual([]);
+  monotonicShiftMs = shiftMs;
+  const [text = ''] = await stepped();
+  expect(text.replace(/by (-?)\d+/, 'by $15000')).toBe(
+    `the clock of the store's host was stepped ${warning}`,
+  );
+  expect(Math.abs((steps[0] ?? 0) + shiftMs)).toBeLessThan(500);
+  await stepped();
+  expect(steps).toHaveLength(1);
+});
+
 test('weaker settings of the role do not hold for the sessions of a gateway', async () => {
   await server.admin.query(`CREATE ROLE weak LOGIN SUPERUSER; ALTER ROLE weak SET synchronous_commit = off;
     ALTER ROLE weak SET default_transaction_isolation = 'serializable'; ALTER ROLE weak SET statement_timeout = 1`);
-  const register = await opened(server.url.replace('oncegate@', 'weak@'));
+  const register = await opened({ url: server.url.replace('oncegate@', 'weak@') });
   const text = `SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation'),
     current_setting('statement_timeout')`;
   expect(await register.lanes.ask(text)).toEqual([['on', 'read committed', '500ms']]);

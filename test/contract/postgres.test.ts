@@ -1,6 +1,5 @@
 import pg from 'pg';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { movableClock } from '../support/movable-clock.ts';
 import { openStore, type PostgresPlace } from '../support/open-store.ts';
 import { newSchema, startPostgres } from '../support/postgres-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
@@ -46,18 +45,6 @@ describe('in postgres', () => {
     const [state, merchant, operation] = ['in_doubt', 'M-\ufffdü', 'withdraw'];
     expect(rows).toEqual([{ state, merchant, operation, idempotency_key: 'order 7', lives: true }]);
     expect(await store.get(owner.recordId)).toMatchObject({ merchant: 'M-\0ü', key: 'order 7' });
-  });
-
-  it('a step of the clock of its host is a warning, because records expire by that clock', async () => {
-    // The gateway compares it with its monotonic clock, so a shift of the second looks like a step of the first.
-    const clock = movableClock();
-    const store = await storeForTest(await newSchema(server), {}, clock);
-    const warnings = async () => (await store.health()).warnings.filter((warning) => /clock/.test(warning));
-    for (let checks = 0; checks < 2; checks++) expect(await warnings()).toEqual([]);
-    clock.ahead.monotonicMs -= 5000;
-    expect(await warnings()).toEqual([
-      expect.stringMatching(/^the clock of the store's host was stepped by 5\d\d\d ms: records expire early/),
-    ]);
   });
 
   it('a role with no right but to read and write the tables is enough, whatever its defaults are', async () => {

@@ -233,7 +233,7 @@ class Run {
       listed: new Set(listed.map(({ merchant, key }) => `${merchant} ${key}`)),
       resolved,
       ...{ recoveriesMs: this.#recoveriesMs, recoverWithinMs },
-      failsOver: ['sentinel', 'replicas'].includes(store),
+      failsOver: ['sentinel', 'replicas', 'postgres-standby'].includes(store),
       samples,
     };
     const faults = Object.fromEntries(this.#injected);

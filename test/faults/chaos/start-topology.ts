@@ -1,5 +1,6 @@
 import type { StoreName, Topology, Unsafe } from './topology.ts';
 import { startCluster } from './topology-cluster.ts';
+import { startPostgres, startPostgresPair } from './topology-postgres.ts';
 import { startQuorum, startSingle } from './topology-redis.ts';
 import { startReplicas } from './topology-replicas.ts';
 import { startSentinels } from './topology-sentinel.ts';
@@ -13,6 +14,8 @@ export async function startTopology(store: StoreName, folder: string, unsafe?: U
     sentinel: () => startSentinels(unsafe === 'no-replicas' ? 0 : 1),
     replicas: () => startReplicas(unsafe === 'one-of-two' ? 1 : 2),
     cluster: startCluster,
+    postgres: startPostgres,
+    'postgres-standby': () => startPostgresPair(unsafe !== 'asynchronous'),
   };
   return await starts[store]();
 }

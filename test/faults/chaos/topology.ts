@@ -1,12 +1,22 @@
 import type { ConfigInput } from '../../support/config.ts';
 
-export const STORES = ['sqlite', 'redis', 'sentinel', 'replicas', 'cluster', 'quorum'] as const;
+export const STORES = [
+  'sqlite',
+  'redis',
+  'sentinel',
+  'replicas',
+  'cluster',
+  'quorum',
+  'postgres',
+  'postgres-standby',
+] as const;
 export type StoreName = (typeof STORES)[number];
 
 /** Store configurations that cannot keep the promise, to show that the suite detects the violations. */
 export const UNSAFE = {
   memory: 'redis without persistence, killed',
   'no-replicas': 'sentinels with durability.replicas 0: failover loses writes',
+  asynchronous: 'a standby of postgres that is not synchronous: failover loses writes',
   'one-of-two': 'two replicas with durability.replicas 1: failover loses writes',
 } as const;
 export type Unsafe = keyof typeof UNSAFE;
