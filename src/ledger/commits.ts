@@ -34,7 +34,6 @@ export interface CommitsOptions extends RecordDefaults {
  */
 export class Commits {
   readonly #register: Register;
-  readonly #transactions: Transactions;
   readonly #own: RecordDefaults;
   readonly #cipher: ResponseCipher;
   readonly #clock: Clock;
@@ -44,17 +43,21 @@ export class Commits {
 
   /** @returns undefined if the register's records cannot be in the database of an application */
   static on(register: Register, options: CommitsOptions): Commits | undefined {
-    return register.transactions && new Commits(register, register.transactions, options);
+    return register.transactions || register.commit ? new Commits(register, options) : undefined;
   }
 
-  private constructor(register: Register, transactions: Transactions, options: CommitsOptions) {
+  private constructor(register: Register, options: CommitsOptions) {
     const { gatewayId, lifetimes, cipher, clock = systemClock, random = systemRandom } = options;
     this.#register = register;
-    this.#transactions = transactions;
     this.#own = { gatewayId, lifetimes };
     this.#cipher = cipher;
     this.#clock = clock;
     this.#random = random;
+  }
+
+  /** Whether a transaction is one synchronous function, on the application's own connection: see {@link commitAtOnce}. */
+  get isSynchronous(): boolean {
+    return this.#register.commit !== undefined;
   }
 
   /** @throws {StoreUnavailable} not written */
@@ -95,6 +98,40 @@ export class Commits {
   }
 
   /**
+   * A whole transaction: claims the key, and executes and completes it.
+   *
+   * @param work executes the request, on the application's connection
+   * @param wasTold as for a complete
+   * @param begun gets the claim when it is in the transaction
+   * @returns false if a record is there: `peek` says what it means
+   * @throws what `work` throws
+   * @throws {StoreUnavailable}
+   */
+  async commitAtOnce(
+    execution: Execution,
+    work: (client: unknown) => Completion,
+    wasTold: boolean,
+    begun: (claim: Claim) => void,
+  ): Promise<boolean> {
+    if (this.#closed) throw this.#closed;
+    const { recordId } = execution;
+    const create = rules.start(undefined, execution, this.#own, this.#stamp()).write as Create;
+    const { record } = create;
+    const executed = (client: unknown): Replace => {
+      begun({ execution, record });
+      const sealed = this.#cipher.seal(recordId, work(client));
+      const { write } = rules.commit(undefined, execution, sealed, wasTold, this.#own, this.#stamp());
+      return { ...(write as Replace), revision: record.revision };
+    };
+    try {
+      return (await this.#register.commit?.(recordId, create, executed))?.done === true;
+    } catch (error) {
+      if (error instanceof StoreClosed) this.#closed = error;
+      throw error;
+    }
+  }
+
+  /**
    * What became of a claim. `incomplete`: the transaction was committed without its completion. Durable.
    *
    * @param isOver its transaction has surely ended. Otherwise asks with a write, which waits for it: voids its token
@@ -112,6 +149,12 @@ export class Commits {
     }
     if (!held?.record.token.equals(token)) return 'free';
     return held.record.state === 'completed' ? 'committed' : 'incomplete';
+  }
+
+  get #transactions(): Transactions {
+    const { transactions } = this.#register;
+    if (transactions) return transactions;
+    throw new TypeError('idempotency: startIn and completeIn need the store of postgresStore');
   }
 
   #stamp = () => ({ revision: this.#random.token(), wallMs: this.#clock.wallMs() });

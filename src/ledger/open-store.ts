@@ -5,6 +5,7 @@ import { type Clock, systemClock } from '../lib/clock.ts';
 import type { RedisClient } from '../store/redis/client.ts';
 import type { CopyRegister, Register } from '../store/register.ts';
 import { ResponseCipher } from '../store/response-cipher.ts';
+import type { ApplicationDatabase } from '../store/sqlite/application-register.ts';
 import type { lockOptions, PostgresSection, RedisSection, StoreOptions } from '../store/store-options.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import { Commits } from './commits.ts';
@@ -13,6 +14,8 @@ import { Ledger } from './ledger.ts';
 /** What a store tells while it runs, and what it opens. */
 export interface StoreTools {
   emit?: Emit;
+  /** The connection of an application, whose database holds the records. Only with `kind: sqlite`; default: a database in `path`. */
+  database?: ApplicationDatabase;
   /** How many transactions of an application run at the same time. */
   maxTransactions?: number;
   /** Opens the files of `store.tls`. Default: reports nothing about them. */
@@ -79,7 +82,7 @@ export async function openRegister(
   { store, lock }: Pick<StoreSections, 'store' | 'lock'>,
   gatewayId: string,
   clock: Clock,
-  { openCertificate = openSilently, ...tools }: StoreTools = {},
+  { openCertificate = openSilently, database, ...tools }: StoreTools = {},
 ): Promise<Register> {
   // Import only the configured store: its dependencies take time to load.
   if (store.kind === 'redis') {
@@ -91,6 +94,10 @@ export async function openRegister(
     const { PostgresRegister } = await import('../store/postgres/register.ts');
     const options = await postgresOptions(store, openCertificate);
     return await PostgresRegister.open({ ...options, ...tools, clock, gatewayId });
+  }
+  if (database) {
+    const { ApplicationRegister } = await import('../store/sqlite/application-register.ts');
+    return await ApplicationRegister.openIn(database, { ...store, ...tools, clock });
   }
   const { SqliteRegister } = await import('../store/sqlite/sqlite-register.ts');
   return await SqliteRegister.open({ ...store, ...tools, clock });

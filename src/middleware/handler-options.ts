@@ -89,7 +89,8 @@ export interface IdempotencyOptions {
   layer?: string;
   /**
    * The handler executes the request in a transaction of the store's database, by `req.idempotency.transaction` or by `startIn` and
-   * `completeIn`. What it does outside of it is not protected. Needs {@link postgresStore}. Default false.
+   * `completeIn`. What it does outside of it is not protected. Needs {@link postgresStore}, or {@link sqliteStore} with its option
+   * `database`. Default false.
    */
   transactional?: boolean;
   /** `required`: a request without a key gets 400. `none`: keys are ignored. Default `optional`. */

@@ -46,6 +46,9 @@ export interface Idempotency {
    * is called again. So it must only run statements of its client. A call to a bank in it is not covered: it would be repeated, and
    * not taken back. Use `idempotency` without `transactional` for that.
    *
+   * With `sqliteStore` and its option `database`, `work` gets that database, runs once, and must be synchronous: statements of other requests
+   * would get into the transaction.
+   *
    * @param work gets a client of `pg` in the transaction, without its `release`. Await every statement, and do not end the transaction
    * @returns true if this request was committed. False: the merchant gets another answer, such as that of an earlier request with the
    *   key, and the handler has nothing more to do
@@ -53,7 +56,7 @@ export interface Idempotency {
    */
   transaction(
     // biome-ignore lint/suspicious/noExplicitAny: an application names the type of its client, such as ClientBase of pg.
-    work: (client: any) => Promise<TransactionAnswer>,
+    work: (client: any) => TransactionAnswer | Promise<TransactionAnswer>,
     options?: TransactionOptions,
   ): Promise<boolean>;
   /**

@@ -8,6 +8,7 @@ import { openStore, type StoreTools } from '../ledger/open-store.ts';
 import { Outages } from '../ledger/outages.ts';
 import { StoreWatch, storeIdOf } from '../ledger/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
+import type { ApplicationDatabase } from '../store/sqlite/application-register.ts';
 import { lockOptions, storeOptions } from '../store/store-options.ts';
 import type { Lifetimes } from '../store/types.ts';
 import { type Emit, Events } from '../telemetry/emit.ts';
@@ -46,6 +47,12 @@ export interface EncryptionKey {
 export interface SqliteStoreOptions extends LifetimeOptions {
   /** Folder of the database, shared by all processes of this machine. Default `./data`. */
   path?: string;
+  /**
+   * In place of `path`: the application's own database, in a file. The store makes tables in it whose names begin with `oncegate_`, and
+   * uses this connection, so that a handler can execute its request and store its answer in one transaction: see the option
+   * `transactional` of {@link idempotency}. Each write waits for the disk on the main thread. Close the store before the database.
+   */
+  database?: ApplicationDatabase;
   /**
    * A file, of this application only, that notes which store it uses. A store that was emptied, or restored from a backup, then starts
    * no new key until `oncegate store accept`. Default: the store is not watched, and pays keys again that it has forgotten.
@@ -221,7 +228,10 @@ export class OpenedStore implements IdempotencyStore {
  * @throws {Error} with a message for the operator if the folder cannot be used
  */
 export async function sqliteStore(options: SqliteStoreOptions = {}): Promise<IdempotencyStore> {
-  return await open('sqliteStore', { kind: 'sqlite', ...options });
+  const { database, ...store } = options;
+  if (database && store.path !== undefined)
+    throw new TypeError('sqliteStore: path: does not go with database, which has a file of its own');
+  return await open('sqliteStore', { kind: 'sqlite', ...store }, undefined, database && { database });
 }
 
 /**
@@ -257,7 +267,7 @@ async function open(
   name: string,
   options: z.input<typeof storeOptions> & LifetimeOptions,
   nodes?: string[],
-  tools: Pick<StoreTools, 'maxTransactions'> = {},
+  tools: Pick<StoreTools, 'maxTransactions' | 'database'> = {},
 ): Promise<IdempotencyStore> {
   const { leaseMs, retentionMs, inDoubtRetentionMs, ...store } = options;
   const sections = {

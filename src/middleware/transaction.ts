@@ -41,7 +41,7 @@ export interface HandlerTransactionOptions {
   maxStoredBytes: number;
 }
 
-type Work = (client: never) => Promise<TransactionAnswer>;
+type Work = (client: never) => TransactionAnswer | Promise<TransactionAnswer>;
 
 type Attempt =
   | { kind: 'committed'; response: BackendResponse }
@@ -165,6 +165,7 @@ export class HandlerTransaction {
 
   async #attempt(work: Work, isolation: Isolation): Promise<Attempt> {
     const { commits, call, isTold, timeoutMs } = this.#options;
+    if (commits.isSynchronous) return await this.#attemptAtOnce(work);
     const execution = newExecution(call, systemRandom.token());
     let transaction: Transaction | undefined;
     let claim: Inserted | undefined;
@@ -196,6 +197,32 @@ export class HandlerTransaction {
     } finally {
       this.#isCommitting = false;
       await transaction?.rollback();
+    }
+  }
+
+  /** On the application's own connection: from the claim to the commit no other code runs. */
+  async #attemptAtOnce(work: Work): Promise<Attempt> {
+    const { commits, call, isTold } = this.#options;
+    if (work.constructor.name === 'AsyncFunction') throw new TypeError(NOT_ASYNC);
+    let response: BackendResponse | undefined;
+    const run = (client: unknown): Completion => {
+      const answer = work(client as never);
+      if (answer instanceof Promise) throw new TypeError(NOT_ASYNC);
+      response = this.#responseOf(answer);
+      return this.#completionOf(response);
+    };
+    const execution = newExecution(call, systemRandom.token());
+    try {
+      this.#requireStore();
+      const isCommitted = await commits.commitAtOnce(execution, run, isTold(), (claim) => {
+        this.#claim = { ...claim, isOver: true };
+      });
+      return isCommitted && response ? { kind: 'committed', response } : { kind: 'taken' };
+    } catch (error) {
+      if (!(error instanceof StoreUnavailable)) throw error;
+      if (!error.maybeWritten || !this.#claim) return { kind: 'unavailable', cause: error };
+      this.#claim.response = response as BackendResponse;
+      return await this.#afterLostCommit(this.#claim, error);
     }
   }
 
@@ -297,6 +324,9 @@ class KeyTaken extends Error {
     );
   }
 }
+
+const NOT_ASYNC =
+  'idempotency: the function of a transaction on SQLite must not be asynchronous: statements of other requests would get into it';
 
 const NOTHING_COMMITTED: Exchange = { kind: 'not_sent', reason: 'the handler has committed nothing' };
 

@@ -44,7 +44,10 @@ export function transactionsOf(
   emit: Emit,
 ): HandlerTransactions | undefined {
   if (!transactional) return undefined;
-  if (!commits) throw new TypeError('idempotency: transactional: needs the store of postgresStore');
+  if (!commits)
+    throw new TypeError(
+      'idempotency: transactional: needs the store of postgresStore, or of sqliteStore with the option database',
+    );
   if (inDoubt !== 'hold')
     throw new TypeError(
       'idempotency: inDoubt: must be hold with transactional, which leaves no key in doubt',

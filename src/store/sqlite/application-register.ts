@@ -1,7 +1,7 @@
 import { DatabaseSync } from 'node:sqlite';
 import type { RecordId } from '../../lib/brands.ts';
 import { messageOf } from '../../lib/files.ts';
-import type { Held, Replace, Reply } from '../register.ts';
+import type { Create, Replace, Reply } from '../register.ts';
 import { StoreUnavailable } from '../types.ts';
 import { ApplicationWriter, tablesIn } from './application-writer.ts';
 import { valuesOfWrite } from './changes.ts';
@@ -54,15 +54,14 @@ export class ApplicationRegister extends SqliteRegister {
   }
 
   /** See {@link Register.commit}. */
-  async commit(id: RecordId, work: (database: unknown) => Replace): Promise<Reply> {
+  async commit(id: RecordId, claim: Create, work: (database: unknown) => Replace): Promise<Reply> {
     const { refusing } = this;
     if (refusing) throw unavailable(refusing);
-    let held: Held | undefined;
-    const isFree = () => {
-      held = this.see(id);
-      return held === undefined;
-    };
-    await this.#writer.commit(isFree, (database) => valuesOfWrite(id, work(database), this.runningMs));
-    return held ? { done: false, held } : { done: true };
+    const values = (write: Create | Replace) => valuesOfWrite(id, write, this.runningMs);
+    const isDone = await this.#writer.commit(
+      () => values(claim),
+      (database) => values(work(database)),
+    );
+    return isDone ? { done: true } : { done: false, held: await this.read(id) };
   }
 }

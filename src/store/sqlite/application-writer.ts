@@ -89,25 +89,27 @@ export class ApplicationWriter implements CommandWriter {
   }
 
   /**
-   * Commits what `work` does, and the write whose values it returns, in one transaction. Nothing is done if `isFree` says that the key
-   * has a record.
+   * Commits the write of the values of `claim`, what `work` does, and the write whose values it returns, in one transaction.
    *
-   * @throws what `work` throws: nothing was written
+   * @returns false if the claim was refused. Then `work` was not called
+   * @throws what `work` throws: nothing was written, unless `work` has ended the transaction itself
    */
-  async commit(isFree: () => boolean, work: (database: DatabaseSync) => Value[]): Promise<void> {
+  async commit(claim: () => Value[], work: (database: DatabaseSync) => Value[]): Promise<boolean> {
     if (this.#database.isTransaction)
-      throw new Error('a transaction is open on this connection: call transaction() outside of it');
+      throw new TypeError('a transaction is open on this connection: call transaction() outside of it');
     const act = (changes: Changes) => {
-      if (!isFree()) return;
-      this.#database.exec('SAVEPOINT oncegate');
-      const values = this.#run(work);
-      this.#endSavepoint();
-      const answer = changes.apply(COMMANDS.write, values);
+      const answer = changes.apply(COMMANDS.write, claim());
       if (answer === ANSWERS.closed) throw new StoreClosed();
-      if (answer !== ANSWERS.done) throw unavailable('the key has got a record within the transaction');
+      if (answer !== ANSWERS.done) return false;
+      // It is gone when the function has ended the transaction, even if it has begun another one.
+      this.#database.exec('SAVEPOINT oncegate');
+      const values = ofFunction(() => work(this.#database));
+      ofFunction(() => this.#endSavepoint());
+      if (changes.apply(COMMANDS.write, values) !== ANSWERS.done) throw unavailable('the claim is gone');
+      return true;
     };
     try {
-      await this.#whenFree(this.#options.timeoutMs, () => this.#inTransaction(act));
+      return await this.#whenFree(this.#options.timeoutMs, () => this.#inTransaction(act));
     } catch (error) {
       throw error instanceof Thrown ? error.cause : error;
     }
@@ -186,22 +188,11 @@ export class ApplicationWriter implements CommandWriter {
     }
   }
 
-  /** @throws {Thrown} */
-  #run(work: (database: DatabaseSync) => Value[]): Value[] {
-    try {
-      return work(this.#database);
-    } catch (cause) {
-      throw new Thrown('', { cause });
-    }
-  }
-
-  /** @throws {Thrown} if the function has ended the transaction. What it did before that may be committed without the key */
   #endSavepoint(): void {
     try {
       this.#database.exec('RELEASE oncegate');
-    } catch {
-      const cause = new Error('the function has ended the transaction: COMMIT and ROLLBACK are not its own');
-      throw new Thrown('', { cause });
+    } catch (cause) {
+      throw new TypeError('the function must not end the transaction itself', { cause });
     }
   }
 
@@ -224,6 +215,15 @@ export class ApplicationWriter implements CommandWriter {
     return () => {
       if (!this.#database.isTransaction) this.#database.exec(`PRAGMA synchronous = ${found}`);
     };
+  }
+}
+
+/** @throws {Thrown} */
+function ofFunction<T>(act: () => T): T {
+  try {
+    return act();
+  } catch (cause) {
+    throw new Thrown('', { cause });
   }
 }
 

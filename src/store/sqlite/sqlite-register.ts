@@ -111,7 +111,7 @@ export class SqliteRegister implements Register {
     // A replay needs no write, so it is answered even while writes fail.
     if (this.#isNew(id)) return this.#write(id, write).catch((error: unknown) => this.#orHeld(id, error));
     try {
-      const held = this.see(id);
+      const held = this.#see(id);
       if (held && !held.record.revision.equals(write.record.revision))
         return Promise.resolve({ done: false, held });
     } catch {
@@ -125,7 +125,7 @@ export class SqliteRegister implements Register {
   }
 
   read(id: RecordId): Promise<Seen | undefined> {
-    return this.#reading(() => this.see(id));
+    return this.#reading(() => this.#see(id));
   }
 
   renew(id: RecordId, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
@@ -234,7 +234,7 @@ export class SqliteRegister implements Register {
     return { done: false, held };
   }
 
-  protected see(id: RecordId): Held | undefined {
+  #see(id: RecordId): Held | undefined {
     return readSelected(this.#select, idBytes(id), this.runningMs);
   }
 

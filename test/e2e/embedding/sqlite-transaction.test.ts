@@ -1,0 +1,248 @@
+/** Handlers that execute their request, and store its answer, in one transaction of the application's own SQLite database. */
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { idempotency, type SqliteStoreOptions, sqliteStore } from '../../../src/index.ts';
+import type { Idempotency } from '../../../src/middleware/handler-request.ts';
+import type { TransactionAnswer } from '../../../src/middleware/transaction.ts';
+import { temporaryFolder } from '../../support/config.ts';
+import { codeOf } from '../../support/wire.ts';
+import { embed, expressVersions } from './embedded.ts';
+
+type Handler = (idempotency: Idempotency, database: DatabaseSync) => Promise<unknown>;
+type Options = NonNullable<Parameters<typeof embed>[1]> & { file?: string; setting?: string };
+
+const PAID = { status: 201, json: { paid: 10 } };
+const INSERT = 'INSERT INTO payouts (key) VALUES (?)';
+
+function openDatabase(file = join(temporaryFolder(), 'payouts.sqlite')): DatabaseSync {
+  const database = new DatabaseSync(file);
+  onTestFinished(() => database.close());
+  database.exec('CREATE TABLE IF NOT EXISTS payouts (key TEXT)');
+  return database;
+}
+
+/** An application with this handler, and its database. */
+async function application(handler: Handler, { file, setting = '', ...options }: Options = {}) {
+  const database = openDatabase(file);
+  database.exec(setting);
+  const store = await sqliteStore({ database });
+  onTestFinished(() => store.close());
+  const { post } = await embed(
+    (app, protect, express) =>
+      app.post('/payouts', protect, express.json(), (req, res, next) => {
+        handler(req.idempotency as Idempotency, database).then((said) => {
+          if (said !== undefined) res.status((said as TransactionAnswer).status).json(said);
+        }, next);
+      }),
+    { store, transactional: true, ...options },
+  );
+  const paid = (key: string) => database.prepare('SELECT * FROM payouts WHERE key = ?').all(key).length;
+  return { post, paid, database };
+}
+
+const payIn: Handler = async (idempotency, database) => {
+  await idempotency.transaction(() => {
+    database.prepare(INSERT).run(idempotency.key);
+    return PAID;
+  });
+};
+
+describe('a handler with a transaction on SQLite', () => {
+  it.each(expressVersions)('commits its statements and the answer together (%s)', async (_, express) => {
+    const handler: Handler = async (idempotency) => {
+      const isCommitted = await idempotency.transaction((client: DatabaseSync) => {
+        client.prepare(INSERT).run(idempotency.key);
+        return { ...PAID, headers: { 'X-Payout': '7' } };
+      });
+      expect(isCommitted).toBe(true);
+      return { status: 500 };
+    };
+    const { post, paid } = await application(handler, { express });
+    const [first, retry] = [await post('k'), await post('k')];
+    expect([first.json(), retry.json()]).toEqual([{ paid: 10 }, { paid: 10 }]);
+    for (const answer of [first, retry])
+      expect(answer).toMatchObject({ status: 201, headers: { 'x-payout': '7' } });
+    expect([first, retry].map(({ headers }) => headers['idempotent-replayed'])).toEqual([undefined, 'true']);
+    expect(codeOf(await post('k', { body: '{"amount":11}' }))).toBe('idempotency_key_reused');
+    expect(paid('k')).toBe(1);
+  });
+
+  it('frees the key and takes its statements back when it throws, and stores a refusal that it returns', async () => {
+    let answer: TransactionAnswer | undefined;
+    const { post, paid, database } = await application(async (idempotency, database) => {
+      await idempotency.transaction(() => {
+        database.prepare(INSERT).run(idempotency.key);
+        if (!answer) throw Object.assign(new Error('no'), { status: 418 });
+        return answer;
+      });
+    });
+    expect((await post('k')).status).toBe(418);
+    expect([paid('k'), database.isTransaction]).toEqual([0, false]);
+    answer = { status: 429, json: { refused: true } };
+    expect((await post('k')).status).toBe(429);
+    answer = PAID;
+    expect(await post('k')).toMatchObject({ status: 429, headers: { 'idempotent-replayed': 'true' } });
+    expect(paid('k')).toBe(1);
+  });
+
+  it('runs once for duplicates of one process and of others', async () => {
+    const file = join(temporaryFolder(), 'payouts.sqlite');
+    const [here, there] = [await application(payIn, { file }), await application(payIn, { file })];
+    const answers = await Promise.all(
+      Array.from({ length: 40 }, (_, n) => (n % 2 ? here : there).post(`k-${n % 5}`)),
+    );
+    expect(new Set(answers.map(({ status, body }) => `${status} ${body}`))).toEqual(
+      new Set(['201 {"paid":10}']),
+    );
+    expect([0, 1, 2, 3, 4].map((n) => here.paid(`k-${n}`))).toEqual([1, 1, 1, 1, 1]);
+  });
+
+  it('lets no statement of another request into its transaction', async () => {
+    const others: unknown[] = [];
+    const { post, paid } = await application(async (idempotency, database) => {
+      // Continues in the first microtask that runs, and would be rolled back with the transaction.
+      void Promise.resolve().then(() => others.push(database.isTransaction));
+      await idempotency.transaction(() => {
+        void Promise.resolve().then(() => others.push(database.isTransaction));
+        throw Object.assign(new Error('no'), { status: 418 });
+      });
+    });
+    expect((await post('k')).status).toBe(418);
+    expect([others, paid('k')]).toEqual([[false, false], 0]);
+  });
+
+  it.each<[name: string, work: (database: DatabaseSync) => unknown]>([
+    ['an asynchronous function', async (database) => database.prepare(INSERT).run('k')],
+    [
+      'a function that returns a promise',
+      (database) => {
+        database.prepare(INSERT).run('k');
+        return Promise.resolve(PAID);
+      },
+    ],
+    [
+      'a nested transaction',
+      (database) => {
+        database.prepare(INSERT).run('k');
+        database.exec('BEGIN');
+        return PAID;
+      },
+    ],
+    [
+      'an answer that cannot be sent',
+      (database) => {
+        database.prepare(INSERT).run('k');
+        return { status: 99 };
+      },
+    ],
+  ])('refuses %s, and frees the key', async (_, work) => {
+    let isFixed = false;
+    const { post, paid } = await application(async (idempotency, database) =>
+      isFixed ? payIn(idempotency, database) : void (await idempotency.transaction(work as never)),
+    );
+    expect([(await post('k')).status, paid('k')]).toEqual([500, 0]);
+    isFixed = true;
+    expect([(await post('k')).status, paid('k')]).toEqual([201, 1]);
+  });
+
+  it('is in doubt, and is not paid again, if the function ends the transaction itself', async () => {
+    let runs = 0;
+    const { post, paid } = await application(async (idempotency, database) => {
+      await idempotency.transaction(() => {
+        runs++;
+        database.prepare(INSERT).run(idempotency.key);
+        database.exec(idempotency.key === 'k-1' ? 'COMMIT' : 'COMMIT; BEGIN');
+        return PAID;
+      });
+    });
+    for (const key of ['k-1', 'k-2']) {
+      expect((await post(key)).status).toBe(502);
+      expect(codeOf(await post(key))).toBe('outcome_unknown');
+      expect(paid(key)).toBe(1);
+    }
+    expect(runs).toBe(2);
+  });
+
+  it('refuses a connection that is in a transaction of the application', async () => {
+    const { post, paid } = await application(async (idempotency, database) => {
+      database.exec('BEGIN');
+      try {
+        await payIn(idempotency, database);
+      } finally {
+        database.exec('ROLLBACK');
+      }
+    });
+    expect([(await post('k')).status, paid('k')]).toEqual([500, 0]);
+  });
+
+  it('answers 503 while the application has a transaction open elsewhere, and executes the retry', async () => {
+    const { post, paid, database } = await application(payIn);
+    const other = new DatabaseSync(database.location() as string);
+    onTestFinished(() => other.close());
+    other.exec('BEGIN IMMEDIATE');
+    expect(codeOf(await post('k'))).toBe('store_unavailable');
+    other.exec('ROLLBACK');
+    expect([(await post('k')).status, paid('k')]).toEqual([201, 1]);
+  });
+
+  it('answers 503 for a handler that answers with success and has committed nothing', async () => {
+    const { post, paid } = await application(async (idempotency, database) =>
+      paid('k') === 0 ? { status: 201 } : payIn(idempotency, database),
+    );
+    expect((await post('k')).status).toBeGreaterThanOrEqual(500);
+  });
+
+  it('executes in the other form too, on the same store', async () => {
+    const { post, paid } = await application(
+      async (idempotency, database) => {
+        database.prepare(INSERT).run(idempotency.key);
+        return { status: 201 };
+      },
+      { transactional: false },
+    );
+    const [first, retry] = [await post('k'), await post('k')];
+    expect([first.status, retry.status, retry.headers['idempotent-replayed']]).toEqual([201, 201, 'true']);
+    expect(paid('k')).toBe(1);
+  });
+
+  it.each(['PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF', 'PRAGMA synchronous = NORMAL'])(
+    'survives a power cut, whatever the application has set, and leaves it as it was (%s)',
+    async (setting) => {
+      const level = (database: DatabaseSync) =>
+        Object.values(database.prepare('PRAGMA synchronous').get() ?? {})[0];
+      const levels: unknown[] = [];
+      const { post, database } = await application(
+        async (idempotency, database) => {
+          levels.push(level(database));
+          await idempotency.transaction(() => {
+            levels.push(level(database));
+            return PAID;
+          });
+        },
+        { setting },
+      );
+      expect((await post('k')).status).toBe(201);
+      const [before] = levels;
+      expect(levels).toEqual([before, setting.includes('WAL') ? 2 : 3]);
+      expect(level(database)).toBe(before);
+    },
+  );
+});
+
+it('sqliteStore refuses a database that it cannot protect', async () => {
+  const memory = new DatabaseSync(':memory:');
+  await expect(sqliteStore({ database: memory })).rejects.toThrow(/is no file/);
+  const unsafe = openDatabase();
+  unsafe.exec('PRAGMA journal_mode = MEMORY');
+  await expect(sqliteStore({ database: unsafe })).rejects.toThrow(/journal_mode is memory/);
+  const later = openDatabase();
+  await (await sqliteStore({ database: later })).close();
+  later.exec('UPDATE oncegate_store SET format = 4');
+  await expect(sqliteStore({ database: later })).rejects.toThrow(/version 4/);
+  const both: SqliteStoreOptions = { path: temporaryFolder(), database: later };
+  await expect(sqliteStore(both)).rejects.toThrow(/path: does not go with database/);
+  const options = { store: await sqliteStore({ path: temporaryFolder() }), transactional: true };
+  onTestFinished(() => options.store.close());
+  expect(() => idempotency(options)).toThrow(/needs the store of postgresStore, or of sqliteStore/);
+});
