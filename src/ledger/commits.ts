@@ -119,7 +119,7 @@ export class Commits {
     const { record } = create;
     const executed = (client: unknown): Replace => {
       begun({ execution, record });
-      const sealed = this.#cipher.seal(recordId, work(client));
+      const sealed = this.#cipher.encrypt(recordId, work(client));
       const { write } = rules.commit(undefined, execution, sealed, wasTold, this.#own, this.#stamp());
       return { ...(write as Replace), revision: record.revision };
     };
