@@ -16,13 +16,19 @@ const files = (...names: string[]): string[] => names.map((name) => `test/${name
  * packages from npm (test/README.md has the table), or take a minute. What a payment meets is never proved here alone.
  */
 const more = files(
-  ...['clients/clients', 'contract/sqlite-io-errors', 'e2e/console/browser', 'e2e/deploy/*', 'e2e/docs/*'],
+  ...[
+    'clients/clients',
+    'contract/{sqlite-io-errors,postgres-pooler}',
+    'e2e/console/browser',
+    'e2e/deploy/*',
+    'e2e/docs/*',
+  ],
   ...[
     'e2e/embedding/{tarball,transaction-killed-often}',
     'e2e/observability/{in-prometheus,promtool,what-merchants-get}',
     'examples/examples',
   ],
-  ...['faults/chaos-{none,redis,sqlite}'],
+  ...['faults/chaos-{none,postgres,redis,sqlite}'],
 );
 const moreMeasuring = files('faults/abuse/load');
 

@@ -90,6 +90,8 @@ const allPackages = {
   systemd: () => answers('systemd-analyze', '--version'),
   nginx: () => answers('nginx', '-v'),
   haproxy: () => answers('haproxy', '-v'),
+  // Stands between a gateway and PostgreSQL.
+  pgbouncer: () => answers('pgbouncer', '--version'),
   // The documents use them.
   curl: () => answers('curl', '--version'),
   sqlite3: () => answers('sqlite3', '--version'),

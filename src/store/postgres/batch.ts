@@ -1,3 +1,4 @@
+import { digest } from '../../lib/digest.ts';
 import { type Connection, failureOf, type Statement } from './connection.ts';
 
 /** The limits of a batch, so that no transaction makes others wait for long. */
@@ -50,7 +51,9 @@ export class Batches {
 
   constructor(schema: string) {
     this.#schema = schema;
-    this.#write = { name: 'oncegate_write_1', text: `SELECT * FROM ${schema}.write($1)` };
+    const text = `SELECT * FROM ${schema}.write($1)`;
+    // A pooler may lead to a connection on which a gateway with another schema has prepared its statement.
+    this.#write = { name: `oncegate_${digest([text]).slice(0, 16)}`, text };
   }
 
   /** Answers a batch. If the server refuses it as a whole, sends each of its commands alone, so that one of them fails alone. */

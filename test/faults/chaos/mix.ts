@@ -30,7 +30,7 @@ export async function expectClean(flags: Record<string, string | number>): Promi
 }
 
 /** All faults on one store. Expects enough load too. */
-export async function expectCleanMix(store: 'sqlite' | 'redis'): Promise<void> {
+export async function expectCleanMix(store: 'sqlite' | 'redis' | 'postgres'): Promise<void> {
   const { keys, payouts, replays, ...summary } = await expectClean({ store, ...MIX });
   expect(keys).toBeGreaterThan(MIX.minutes * 60 * MIX.rate * 0.8);
   expect(payouts).toBeGreaterThan(keys * 0.8);
