@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { StoreWatch } from '../../src/ledger/store-watch.ts';
+import { acceptStore, StoreWatch } from '../../src/ledger/store-watch.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { type Execution, StoreUnavailable } from '../../src/store/types.ts';
 import { emitTo } from '../support/emit.ts';
@@ -215,6 +215,7 @@ describe('a failover', () => {
     const { proxy, place } = await addressOf(primary);
     const store = await storeForTest(place, SHORT);
     const owner = await bring(store, 'executing');
+    const { count } = await store.visit('protect');
     await promote(standby);
     proxy.aimAt(standby.port);
     // The old primary waits for a standby, for ever.
@@ -222,11 +223,13 @@ describe('a failover', () => {
     expect(await untilAnswered(() => store.complete(owner, paid()))).toBe('ok');
     const { rows } = await standby.admin.query('SELECT state FROM oncegate.records');
     expect(rows).toEqual([{ state: 'completed' }]);
+    // It has every write, so its identity is that of the primary before.
+    expect(await store.readIdentity('protect')).toMatchObject({ count });
   });
 
   describe('to a standby that is not synchronous', () => {
     /** A key that is started and completed, a failover that loses it, and what a gateway with this option says then. */
-    async function lost({ isVisited }: { isVisited: boolean }, mayLose: boolean) {
+    async function lost(mayLose: boolean) {
       const { primary, standby } = await pair({ synchronous_standby_names: '' });
       const { proxy, place } = await addressOf(primary);
       const store = await storeForTest(place, SHORT);
@@ -242,7 +245,6 @@ describe('a failover', () => {
       });
       const dangers = (await store.health()).warnings;
       await standby.kill();
-      if (isVisited) await watch.visit();
       const owner = await bring(store, 'completed');
       await primary.kill();
       await standby.start();
@@ -250,18 +252,23 @@ describe('a failover', () => {
       proxy.aimAt(standby.port);
       await until(async () => (await store.health()).ok);
       await watch.visit();
-      return { store, watch, told, dangers, again: duplicateOf(owner) };
+      return { store, watch, told, dangers, again: duplicateOf(owner), options: { ...options, file } };
     }
 
     it('is noticed by the identity of the store, and refuses every start', async () => {
-      const { watch, told, dangers } = await lost({ isVisited: true }, false);
+      const { store, watch, told, dangers, options } = await lost(false);
       expect(dangers).toContainEqual(expect.stringMatching(/1 standby and no synchronous_standby_names/));
       expect(watch.refusal).toMatch(/the store is older than it was/);
       expect(told).toHaveLength(1);
+      expect(await acceptStore(options, { by: 'ada', reason: 'the books are complete' })).toMatch(/older/);
+      const later = await StoreWatch.open({ ...options, refuses: true });
+      await later.visit();
+      expect(later.refusal).toBeUndefined();
+      expect(await store.readIdentity('protect')).toMatchObject({ count: 2 });
     });
 
     it('loses a payout, which runs a second time, if mayLoseOnFailover says so', async () => {
-      const { store, watch, told, again } = await lost({ isVisited: true }, true);
+      const { store, watch, told, again } = await lost(true);
       expect(told).toEqual([expect.stringMatching(/the store is older than it was/)]);
       expect(watch.refusal).toBeUndefined();
       expect(await store.start(again)).toEqual({ kind: 'started' });

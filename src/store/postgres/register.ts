@@ -133,12 +133,15 @@ export class PostgresRegister implements Register {
   }
 
   async readIdentity(mode: Mode): Promise<IdentityInUse | undefined> {
-    const text = `SELECT identity, visits::float8, ${otherOf(mode)}_until > ${CLOCK} FROM ${this.schema}.store`;
+    // Promoted since the last visit, which did not wait for standbys: it lacks what they had not received, and counts as older.
+    const count = `CASE WHEN waits OR timeline IS NOT DISTINCT FROM ${this.schema}.timeline() THEN visits ELSE 0 END`;
+    const text = `SELECT identity, (${count})::float8, ${otherOf(mode)}_until > ${CLOCK} FROM ${this.schema}.store`;
     return identityIn(await this.lanes.ask<IdentityRow>(text));
   }
 
   async visit(mode: Mode): Promise<IdentityInUse> {
     const text = `UPDATE ${this.schema}.store SET identity = coalesce(identity, $1), visits = visits + 1,
+        timeline = ${this.schema}.timeline(), waits = current_setting('synchronous_standby_names') <> '',
         ${mode}_until = ${CLOCK} + interval '${VISIT_LASTS_MS} ms'
       RETURNING identity, visits::float8, ${otherOf(mode)}_until > ${CLOCK}`;
     return identityIn(

@@ -81,10 +81,21 @@ CREATE TABLE ${schema}.store (
   format int NOT NULL,
   identity text,
   visits bigint NOT NULL DEFAULT 0,
+  -- Of the last visit.
+  timeline text,
+  waits boolean NOT NULL DEFAULT true,
   protect_until timestamptz NOT NULL DEFAULT '-infinity',
   observe_until timestamptz NOT NULL DEFAULT '-infinity'
 );
 INSERT INTO ${schema}.store (format) VALUES (${STORE_FORMAT});
+
+-- Changes when a standby is promoted, or a backup restored to a point in time. Not every service says it.
+CREATE FUNCTION ${schema}.timeline() RETURNS text LANGUAGE plpgsql AS $timeline$
+BEGIN
+  RETURN left(pg_walfile_name(pg_current_wal_lsn()), 8);
+EXCEPTION WHEN OTHERS THEN
+  RETURN NULL;
+END $timeline$;
 
 -- Changed only when a copy closes or opens the store. Not in the table above, which each gateway writes once a minute: a transaction of
 -- an application locks this row.
