@@ -76,7 +76,7 @@ describe.concurrent.each(storeKinds)('three gateway processes on one %s', (kind)
       expect([isReplay(after), after.body]).toEqual([true, before[at]?.body]);
     }
     expect(sandbox.ledger.duplicateKeys()).toEqual([]);
-    if (kind === 'redis') return;
+    if (kind !== 'sqlite') return;
     // Another program reads the records in plain columns.
     const columns =
       'lower(hex(record_id)) AS recordId, merchant, operation, state, status, CAST(body AS TEXT) AS body';
