@@ -13,13 +13,15 @@ store:
 {{- if eq .Values.store "redis" }}
   url: "${REDIS_URL}"
   # If it has replicas: durability: { replicas: N }, the number of all of them.
+{{- else if eq .Values.store "postgres" }}
+  url: "${DATABASE_URL}"
 {{- else }}
   path: /data
 {{- end }}
-  # With redis the volume ends with the pod. With sqlite it is that of the records: a restored snapshot of it is not noticed, and forgets
+  # With redis or postgres the volume ends with the pod. With sqlite it is that of the records: a restored snapshot of it is not noticed, and forgets
   # keys. Begin then with "After a backup was restored" in docs/runbook.
   identityFile: /data/store-identity.json
-{{- if eq .Values.store "redis" }}
+{{- if ne .Values.store "sqlite" }}
 shutdown:
   # Services and the ingress need some seconds until they send nothing more to a pod that is to stop.
   delayMs: 5s
