@@ -15,6 +15,7 @@ function namedIn(document: string): { file: string; titles: string[] }[] {
 it.each([
   ['docs/comparison.md', 15],
   ['docs/threat-model.md', 40],
+  ['docs/transactions.md', 7],
   ['docs/adr/0005-dependencies-and-pins.md', 18],
 ])('%s names tests that there are', (document, least) => {
   const named = namedIn(document);

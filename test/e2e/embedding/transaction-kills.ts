@@ -3,10 +3,12 @@ import { fileURLToPath } from 'node:url';
 import { send, type TestAnswer } from '../../support/client.ts';
 import { startPostgres } from '../../support/postgres-server.ts';
 import { begin } from '../../support/tour.ts';
+import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
 
 const PROGRAM = fileURLToPath(new URL('transaction-program.ts', import.meta.url));
-const MERCHANTS = 10;
+const MERCHANTS = 6;
+const PROCESSES = 3;
 const LONGEST_LIFE_MS = 150;
 
 /** What became of payouts while processes of their application were killed. */
@@ -23,27 +25,34 @@ export interface Verdict {
   inDoubt: string[];
 }
 
-/** Two processes of an application pay for merchants who retry until they know. Each is killed at a random moment, and started again. */
+/** Some processes of an application pay for merchants who retry until they know. Each is killed at a random moment, and started again. */
 export async function payUnderKills(kills: number): Promise<Verdict> {
   const { url, admin } = await startPostgres();
   await admin.query('CREATE TABLE payouts (number bigserial PRIMARY KEY, key text NOT NULL)');
-  const start = async () => {
+  const addresses: (string | undefined)[] = [];
+  /** Has answered since it was started. */
+  const hasPaid: boolean[] = [];
+  const start = async (_: unknown, which: number) => {
     const running = begin([], { program: [process.execPath, PROGRAM, url] });
     const [port = ''] = await running.printed(/^\d+$/);
-    return { running, address: `http://127.0.0.1:${port}` };
+    hasPaid[which] = false;
+    addresses[which] = `http://127.0.0.1:${port}`;
+    return running;
   };
-  const processes = [start(), start()];
-  const addresses: (string | undefined)[] = [];
+  const processes = Array.from({ length: PROCESSES }, start);
   const told = new Map<string, string>();
   const verdict: Verdict = { kills, broken: 0, told: 0, lost: [], twice: [], inDoubt: [] };
   let isOver = false;
 
   async function payOnce(key: string): Promise<TestAnswer | undefined> {
-    const address = addresses.filter((one) => one !== undefined).at(Math.random() < 0.5 ? 0 : -1);
+    const which = Math.floor(Math.random() * PROCESSES);
+    const address = addresses[which];
     if (!address) return undefined;
     const path = key.endsWith('0') ? '/own' : '/transaction';
     try {
-      return await send(address, { method: 'POST', path, headers: { 'idempotency-key': key } });
+      const answer = await send(address, { method: 'POST', path, headers: { 'idempotency-key': key } });
+      hasPaid[which] ||= answer.status === 201;
+      return answer;
     } catch {
       verdict.broken++;
       return undefined;
@@ -69,17 +78,18 @@ export async function payUnderKills(kills: number): Promise<Verdict> {
 
   const merchants = Array.from({ length: MERCHANTS }, (_, name) => merchant(name));
   for (let kill = 0; kill <= kills; kill++) {
-    const which = kill % 2;
-    const { running, address } = await (processes[which] as ReturnType<typeof start>);
-    addresses[which] = address;
+    const which = kill % PROCESSES;
+    const running = await (processes[which] as ReturnType<typeof start>);
+    await until(() => hasPaid[which]);
     if (kill === kills) break;
     await sleep(Math.random() * LONGEST_LIFE_MS);
     addresses[which] = undefined;
     await running.end('SIGKILL');
-    processes[which] = start();
+    processes[which] = start(undefined, which);
   }
   isOver = true;
   await Promise.all(merchants);
+  for (const running of await Promise.all(processes)) await running.end('SIGKILL');
 
   const { rows } = await admin.query(
     'SELECT key, array_agg(number::text) AS numbers FROM payouts GROUP BY key',

@@ -1,0 +1,64 @@
+/** Runs the examples of docs/transactions.md. */
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, it, onTestFinished } from 'vitest';
+import { send } from '../../support/client.ts';
+import { startPostgres } from '../../support/postgres-server.ts';
+import { ROOT, read } from '../../support/repository.ts';
+import { begin } from '../../support/tour.ts';
+
+const PAGE = read('docs/transactions.md');
+const exampleOf = (name: string): string =>
+  new RegExp(`\`\`\`js ${name}\\n(.*?)\`\`\``, 's').exec(PAGE)?.[1] ?? '';
+
+/** The example with the package of this repository, a merchant that is known, and the port that it listens on. */
+const runnable = (example: string, own: string): string =>
+  `import pg from 'pg';\nconst pool = new pg.Pool({ connectionString: process.env.DATABASE_URL });\n${example}`
+    .replace("'oncegate'", `'${join(ROOT, 'src/index.ts')}'`)
+    .replace(
+      /const auth = .*;/,
+      "const auth = (req, _res, next) => { req.merchant = { code: 'M-1' }; next(); };",
+    )
+    .replace(
+      /app\.listen\(.*/,
+      `${own.replaceAll("'/payouts'", "'/own'")}
+      const server = app.listen(0, '127.0.0.1', () => console.log(server.address().port));`,
+    );
+
+it('the examples pay once for a key, and store a refusal that the function returns', async () => {
+  const { url, admin } = await startPostgres({ fsync: 'off' });
+  await admin.query(`CREATE TABLE accounts (merchant text, balance numeric); INSERT INTO accounts VALUES ('M-1', 15);
+    CREATE TABLE payouts (merchant text, key text, amount numeric)`);
+  const folder = join(ROOT, 'node_modules/.cache/examples');
+  mkdirSync(folder, { recursive: true });
+  onTestFinished(() => rmSync(folder, { recursive: true }));
+  const file = join(folder, 'transactions.mjs');
+  writeFileSync(file, runnable(exampleOf('transaction'), exampleOf('own')));
+  const running = begin([], { program: [process.execPath, file], env: { DATABASE_URL: url } });
+  const [port = ''] = await running.printed(/^\d+$/);
+  const post = (path: string, key: string) =>
+    send(`http://127.0.0.1:${port}`, {
+      method: 'POST',
+      path,
+      headers: { 'idempotency-key': key, 'content-type': 'application/json' },
+      body: '{"amount":10}',
+    });
+  const statuses = [];
+  for (const [path, key] of [
+    ['/payouts', 'a'],
+    ['/payouts', 'a'],
+    ['/payouts', 'b'],
+    ['/payouts', 'b'],
+    ['/own', 'c'],
+    ['/own', 'c'],
+  ] as const) {
+    const { status, headers } = await post(path, key);
+    statuses.push(`${status}${headers['idempotent-replayed'] ? ' again' : ''}`);
+  }
+  expect(statuses).toEqual(['201', '201 again', '409', '409 again', '201', '201 again']);
+  expect((await admin.query('SELECT key FROM payouts ORDER BY key')).rows).toEqual([
+    { key: 'a' },
+    { key: 'c' },
+  ]);
+  expect((await admin.query('SELECT balance::int FROM accounts')).rows).toEqual([{ balance: 5 }]);
+});
