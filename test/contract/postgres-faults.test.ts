@@ -328,6 +328,18 @@ describe('through a network', () => {
     expect(await store.start(duplicateOf(owner))).toEqual({ kind: 'started' });
   });
 
+  it('that is cut before an answer arrives, a start is perhaps written', async () => {
+    const { proxy, place, store } = await withProxy();
+    const owner = newRequest();
+    proxy.swallowReplies(true);
+    const start = store.start(owner).catch((error: unknown) => error);
+    await until(async () => (await statesIn(place)).length > 0);
+    proxy.cut();
+    expect(await start).toMatchObject({ name: 'StoreUnavailable', maybeWritten: true });
+    proxy.swallowReplies(false);
+    expect(await untilAnswered(() => store.takeBack(owner))).toBe('ok');
+  });
+
   it('that delivers a start after it was taken back, the start is refused', async () => {
     const { proxy, place, store } = await withProxy(SHORT);
     const owner = newRequest();

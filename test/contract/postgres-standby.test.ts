@@ -73,7 +73,7 @@ describe('with a synchronous standby', async () => {
     const waiting: Execution[] = [];
     const before = await backendsOf(primary);
     await withoutStandby(async () => {
-      for (let round = 0; round < 3; round++) {
+      for (let round = 0; round < 2; round++) {
         const owners = Array.from({ length: 10 }, () => newRequest());
         const startedMs = performance.now();
         const answers = await Promise.all([
@@ -84,8 +84,8 @@ describe('with a synchronous standby', async () => {
         expect(performance.now() - startedMs).toBeLessThan(3 * TIMEOUT_MS);
         for (const answer of answers) expect(answer).toBeInstanceOf(StoreUnavailable);
         const unsent = answers.filter((answer) => !(answer as StoreUnavailable).maybeWritten);
-        // What waits has all connections, so that of the later rounds nothing was sent.
-        if (round === 2) expect(unsent).toHaveLength(answers.length);
+        // What waits has all connections, so that nothing more was sent.
+        if (round === 1) expect(unsent).toHaveLength(answers.length);
         waiting.push(...owners.filter((_, at) => (answers[at] as StoreUnavailable).maybeWritten));
         expect(await store.get(completed.recordId)).toMatchObject({ state: 'completed' });
         expect(await store.peek(executing)).toEqual({ kind: 'in_flight' });
@@ -119,13 +119,13 @@ describe('with a synchronous standby', async () => {
           expect(failure).toMatchObject({ maybeWritten: true });
         // It is visible on this server.
         await until(async () => (await other.get(owner.recordId))?.state === 'completed');
-        for (const ask of [
-          () => store.start(duplicateOf(owner)),
-          () => store.peek(duplicateOf(owner)),
-          () => other.start(duplicateOf(owner)),
-          () => other.complete(owner, paid()),
-        ])
-          expect(await failureOf(ask())).toBeInstanceOf(StoreUnavailable);
+        const asked = await Promise.all([
+          failureOf(store.start(duplicateOf(owner))),
+          failureOf(store.peek(duplicateOf(owner))),
+          failureOf(other.start(duplicateOf(owner))),
+          failureOf(other.complete(owner, paid())),
+        ]);
+        for (const answer of asked) expect(answer).toBeInstanceOf(StoreUnavailable);
       });
       expect(await untilAnswered(() => store.complete(owner, paid()))).toBe('ok');
       expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid(), owner));
