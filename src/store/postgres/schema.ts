@@ -39,7 +39,8 @@ export function schemaSql(schema: string): string {
   /** This transaction itself, and no savepoint in it, has written the row. */
   const IS_OWN = `(SELECT xmin = pg_current_xact_id()::xid FROM ${schema}.records WHERE id = w.id)`;
   return `BEGIN;
-CREATE SCHEMA IF NOT EXISTS ${schema};
+-- CREATE SCHEMA IF NOT EXISTS needs the right to create one even if it is there.
+DO $$ BEGIN IF to_regnamespace('${schema}') IS NULL THEN CREATE SCHEMA ${schema}; END IF; END $$;
 
 CREATE TABLE ${schema}.records (
   id bytea PRIMARY KEY,

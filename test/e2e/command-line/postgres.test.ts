@@ -43,6 +43,13 @@ test('store prepare makes a schema, says so when it is there, and runs twice at 
   expect((await inSchema(section('payouts'), 'store prepare')).stderr).toContain('records of format 99');
 });
 
+test('a role that owns an empty schema prepares it, without any right on the database', async () => {
+  await server.admin.query('CREATE SCHEMA owned AUTHORIZATION gateway');
+  const prepared = await inSchema(section('owned', GATEWAY), 'store prepare');
+  expect(prepared).toMatchObject({ code: 0, stdout: 'prepared: the schema owned\n', stderr: '' });
+  expect(await inSchema(section('owned', GATEWAY), 'records list')).toMatchObject({ code: 0 });
+});
+
 test('a role that may not create gets the SQL, and its gateway pays with the rights in it', async () => {
   const more = section('granted', GATEWAY);
   const refused = await inSchema(more, 'store prepare');
