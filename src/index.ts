@@ -25,6 +25,7 @@ export type {
 } from './middleware/handler-options.ts';
 export type { Idempotency } from './middleware/handler-request.ts';
 export { idempotency } from './middleware/idempotency.ts';
+export type { TransactionAnswer } from './middleware/respond.ts';
 export { createMetrics, type Metrics, metricsMiddleware } from './middleware/shared-metrics.ts';
 export {
   type EncryptionKey,
@@ -41,6 +42,6 @@ export {
   type StoreTls,
   sqliteStore,
 } from './middleware/stores.ts';
-export type { TransactionAnswer, TransactionOptions } from './middleware/transaction.ts';
+export type { TransactionOptions } from './middleware/transaction.ts';
 export type { Isolation, SqlClient } from './store/register.ts';
 export type { Logger } from './telemetry/logger.ts';

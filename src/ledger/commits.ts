@@ -159,3 +159,12 @@ export class Commits {
 
   #stamp = () => ({ revision: this.#random.token(), wallMs: this.#clock.wallMs() });
 }
+
+/** A serialization failure, and a deadlock. */
+const REPEATABLE: ReadonlySet<unknown> = new Set(['40001', '40P01']);
+
+/** Whether a transaction that failed so may be run again. Libraries wrap the error of the server. */
+export function isRepeatable(error: unknown): boolean {
+  const { code, cause } = (error ?? {}) as { code?: unknown; cause?: unknown };
+  return REPEATABLE.has(code) || (cause !== undefined && isRepeatable(cause));
+}

@@ -18,3 +18,16 @@ export function problemBefore(refusal: Problem): Problem {
   if (refusal.code !== 'upstream_unreachable') return refusal;
   return problem('overloaded', 'The request was not executed; retry with the same key.');
 }
+
+/** `startIn` has found that the key has another request. */
+export class KeyTaken extends Error {
+  override readonly name = 'KeyTaken';
+  constructor() {
+    super(
+      'another request has the idempotency key: roll the transaction back. The merchant gets the answer of that request',
+    );
+  }
+}
+
+export const NOT_ASYNC =
+  'idempotency: the function of a transaction on SQLite must not be asynchronous: statements of other requests would get into it';

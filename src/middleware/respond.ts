@@ -1,6 +1,16 @@
-import type { ServerResponse } from 'node:http';
+import { type ServerResponse, validateHeaderName, validateHeaderValue } from 'node:http';
 import type { BackendResponse } from '../lib/exchange.ts';
-import { answerFields } from '../requests/fields.ts';
+import { answerFields, hasField } from '../requests/fields.ts';
+
+/** The answer that a transaction commits. */
+export interface TransactionAnswer {
+  /** 200 to 599. Whatever it is, it is stored, and every retry gets it. */
+  status: number;
+  /** Header fields in addition to those that are set on the response. */
+  headers?: Record<string, string | string[]>;
+  /** The body, sent as JSON. Default: no body. */
+  json?: unknown;
+}
 
 /**
  * Sends a response by `setHeader` and `end`, because middleware such as compression may have replaced these methods, and
@@ -28,4 +38,27 @@ export function setHead(res: ServerResponse, status: number, fields: readonly st
     else res.setHeader(name, value);
     set.add(name.toLowerCase());
   }
+}
+
+/**
+ * What is sent of the answer of a transaction: `fields` are names and values in turn.
+ *
+ * @throws {TypeError} it cannot be sent
+ */
+export function partsOf(answer: TransactionAnswer) {
+  const { status, headers = {}, json } = answer ?? {};
+  if (!Number.isInteger(status) || status < 200 || status > 599)
+    throw new TypeError('idempotency: the answer of a transaction needs a status from 200 to 599');
+  const fields = Object.entries(headers).flatMap(([name, values]) =>
+    [values].flat().flatMap((value) => [name, value]),
+  );
+  for (let i = 0; i < fields.length; i += 2) {
+    validateHeaderName(fields[i] as string);
+    validateHeaderValue(fields[i] as string, fields[i + 1] as string);
+  }
+  const hasBody = json !== undefined && status !== 204 && status !== 304;
+  if (hasBody && !hasField(fields, 'content-type'))
+    fields.push('Content-Type', 'application/json; charset=utf-8');
+  const body = Buffer.from(hasBody ? JSON.stringify(json) : '');
+  return { status, fields, body };
 }

@@ -1,26 +1,16 @@
-import { validateHeaderName, validateHeaderValue } from 'node:http';
 import { type Call, newExecution, type Result } from '../idempotency/call.ts';
 import { statusOf } from '../idempotency/outcome.ts';
-import type { Claim, Commits } from '../ledger/commits.ts';
+import { type Claim, type Commits, isRepeatable } from '../ledger/commits.ts';
 import type { Store } from '../ledger/ledger.ts';
 import { systemClock, within } from '../lib/clock.ts';
 import type { BackendResponse, Completion, Exchange } from '../lib/exchange.ts';
 import { systemRandom } from '../lib/random.ts';
-import { hasField } from '../requests/fields.ts';
 import { type Isolation, KeyLocked, type SqlClient, type Transaction } from '../store/register.ts';
 import { type PeekAnswer, StoreUnavailable } from '../store/types.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { Recording } from './recording.ts';
-
-/** The answer that a transaction commits. */
-export interface TransactionAnswer {
-  /** 200 to 599. Whatever it is, it is stored, and every retry gets it. */
-  status: number;
-  /** Header fields in addition to those that are set on the response. */
-  headers?: Record<string, string | string[]>;
-  /** The body, sent as JSON. Default: no body. */
-  json?: unknown;
-}
+import { KeyTaken, NOT_ASYNC } from './refusals.ts';
+import { partsOf, type TransactionAnswer } from './respond.ts';
 
 /** Options of {@link Idempotency.transaction}. */
 export interface TransactionOptions {
@@ -56,8 +46,6 @@ const FIRST_POLL_MS = 25;
 const LONGEST_POLL_MS = 250;
 const MOST_REPEATS = 10;
 const LONGEST_PAUSE_MS = 50;
-/** A serialization failure, and a deadlock. */
-const REPEATABLE: ReadonlySet<unknown> = new Set(['40001', '40P01']);
 
 /** The transaction in which a handler executes its request, and what became of it. */
 export class HandlerTransaction {
@@ -70,16 +58,26 @@ export class HandlerTransaction {
   #result: Result | undefined;
   #isCommitting = false;
   #late: (() => void) | undefined;
+  /** Resolves when what was called last has ended. A handler can end its response before. */
+  #ended: Promise<true> = Promise.resolve(true);
+  /** It is decided what the merchant is answered. */
+  #isSettled = false;
 
   constructor(options: HandlerTransactionOptions) {
     this.#options = options;
   }
 
   /** See {@link Idempotency.transaction}. */
-  async run(work: Work, { isolation = 'read committed' }: TransactionOptions = {}): Promise<boolean> {
-    if (this.#isUsed || this.#claim)
-      throw new TypeError('idempotency: a request has one transaction, by transaction or by startIn');
-    this.#isUsed = true;
+  run(work: Work, { isolation = 'read committed' }: TransactionOptions = {}): Promise<boolean> {
+    return this.#whileOpen(async () => {
+      if (this.#isUsed || this.#claim)
+        throw new TypeError('idempotency: a request has one transaction, by transaction or by startIn');
+      this.#isUsed = true;
+      return await this.#run(work, isolation);
+    });
+  }
+
+  async #run(work: Work, isolation: Isolation): Promise<boolean> {
     const { store, call } = this.#options;
     const untilMs = systemClock.monotonicMs() + call.waitMs;
     let repeats = 0;
@@ -108,9 +106,15 @@ export class HandlerTransaction {
   }
 
   /** See {@link Idempotency.startIn}. */
-  async startIn(client: SqlClient): Promise<void> {
+  startIn(client: SqlClient): Promise<void> {
+    return this.#whileOpen(() => this.#startIn(client));
+  }
+
+  async #startIn(client: SqlClient): Promise<void> {
     const { commits, call } = this.#options;
     if (this.#isUsed) throw new TypeError('idempotency: startIn does not go together with transaction');
+    // The attempt before was not committed.
+    this.#stopsCommitting();
     this.#requireStore();
     const execution = newExecution(call, systemRandom.token());
     try {
@@ -133,7 +137,13 @@ export class HandlerTransaction {
     if (!claim)
       throw new TypeError('idempotency: completeIn needs a startIn before it in the same transaction');
     const response = this.#responseOf(answer);
-    await commits.complete(client, claim, this.#completionOf(response), isTold());
+    this.#isCommitting = true;
+    try {
+      await commits.complete(client, claim, this.#completionOf(response), isTold());
+    } catch (error) {
+      this.#stopsCommitting();
+      throw error;
+    }
     claim.response = response;
   }
 
@@ -143,10 +153,29 @@ export class HandlerTransaction {
     else tell();
   }
 
+  #stopsCommitting(): void {
+    this.#isCommitting = false;
+    this.#late?.();
+    this.#late = undefined;
+  }
+
+  /** @throws {TypeError} the merchant has an answer, which must not become wrong */
+  async #whileOpen<T>(act: () => Promise<T>): Promise<T> {
+    if (this.#isSettled)
+      throw new TypeError('idempotency: no transaction begins after the response has ended');
+    const { promise, resolve } = Promise.withResolvers<true>();
+    this.#ended = promise;
+    return await act().finally(() => resolve(true));
+  }
+
   /** What became of the key, when the handler has ended. */
   async settle(exchange: Exchange): Promise<Result> {
+    const { emit, call, completeRetryMs } = this.#options;
+    const hasEnded = this.#result ?? (await within(systemClock, this.#ended, completeRetryMs));
+    this.#isSettled = true;
     if (this.#result) return this.#result;
-    const { emit, call } = this.#options;
+    // It may still be committed.
+    if (!hasEnded) return { kind: 'in_flight' };
     const claim = this.#claim;
     if (claim) {
       const outcome = await this.#decide(claim);
@@ -190,8 +219,7 @@ export class HandlerTransaction {
       const isOfStore = error instanceof StoreUnavailable && (isSent || !claim);
       if (isOfStore && error.maybeWritten && claim) return await this.#afterLostCommit(claim, error);
       if (isOfStore) return { kind: 'unavailable', cause: error };
-      this.#isCommitting = false;
-      this.#late?.();
+      this.#stopsCommitting();
       if (isRepeatable(error)) return { kind: 'repeat', error };
       throw error;
     } finally {
@@ -290,20 +318,7 @@ export class HandlerTransaction {
 
   /** @throws {TypeError} it cannot be sent */
   #responseOf(answer: TransactionAnswer): BackendResponse {
-    const { status, headers = {}, json } = answer ?? {};
-    if (!Number.isInteger(status) || status < 200 || status > 599)
-      throw new TypeError('idempotency: the answer of a transaction needs a status from 200 to 599');
-    const fields = Object.entries(headers).flatMap(([name, values]) =>
-      [values].flat().flatMap((value) => [name, value]),
-    );
-    for (let i = 0; i < fields.length; i += 2) {
-      validateHeaderName(fields[i] as string);
-      validateHeaderValue(fields[i] as string, fields[i + 1] as string);
-    }
-    const hasBody = json !== undefined && status !== 204 && status !== 304;
-    if (hasBody && !hasField(fields, 'content-type'))
-      fields.push('Content-Type', 'application/json; charset=utf-8');
-    const body = Buffer.from(hasBody ? JSON.stringify(json) : '');
+    const { status, fields, body } = partsOf(answer);
     return this.#options.recording.responseOf(status, fields, body);
   }
 
@@ -314,19 +329,6 @@ export class HandlerTransaction {
     return isTooLarge ? { kind: 'tombstone', status } : { kind: 'response', response };
   }
 }
-
-/** `startIn` has found that the key has another request. */
-class KeyTaken extends Error {
-  override readonly name = 'KeyTaken';
-  constructor() {
-    super(
-      'another request has the idempotency key: roll the transaction back. The merchant gets the answer of that request',
-    );
-  }
-}
-
-const NOT_ASYNC =
-  'idempotency: the function of a transaction on SQLite must not be asynchronous: statements of other requests would get into it';
 
 const NOTHING_COMMITTED: Exchange = { kind: 'not_sent', reason: 'the handler has committed nothing' };
 
@@ -341,10 +343,4 @@ function resultOf(found: PeekAnswer): Result {
   if (found.kind === 'absent') return { kind: 'in_flight' };
   if (found.kind !== 'completed') return found;
   return { kind: 'replayed', response: found.response, requestId: found.requestId };
-}
-
-/** Libraries wrap the error of the server. */
-function isRepeatable(error: unknown): boolean {
-  const { code, cause } = (error ?? {}) as { code?: unknown; cause?: unknown };
-  return REPEATABLE.has(code) || (cause !== undefined && isRepeatable(cause));
 }

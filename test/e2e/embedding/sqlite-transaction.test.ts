@@ -4,7 +4,7 @@ import { DatabaseSync } from 'node:sqlite';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { idempotency, type SqliteStoreOptions, sqliteStore } from '../../../src/index.ts';
 import type { Idempotency } from '../../../src/middleware/handler-request.ts';
-import type { TransactionAnswer } from '../../../src/middleware/transaction.ts';
+import type { TransactionAnswer } from '../../../src/middleware/respond.ts';
 import { temporaryFolder } from '../../support/config.ts';
 import { codeOf } from '../../support/wire.ts';
 import { embed, expressVersions } from './embedded.ts';

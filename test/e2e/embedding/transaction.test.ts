@@ -3,7 +3,7 @@ import pg from 'pg';
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import { type IdempotencyStore, idempotency, postgresStore, sqliteStore } from '../../../src/index.ts';
 import type { Idempotency } from '../../../src/middleware/handler-request.ts';
-import type { TransactionAnswer } from '../../../src/middleware/transaction.ts';
+import type { TransactionAnswer } from '../../../src/middleware/respond.ts';
 import type { Isolation, SqlClient } from '../../../src/store/register.ts';
 import { temporaryFolder } from '../../support/config.ts';
 import { type PostgresServer, startPostgres } from '../../support/postgres-server.ts';
