@@ -283,7 +283,8 @@ it('installs no OpenTelemetry and no pg, and says what to install for tracing.en
     join(project, 'postgres.mjs'),
     `import { createGateway } from 'oncegate';
     const store = { kind: 'postgres', url: 'postgres://oncegate@127.0.0.1:9/payments' };
-    await createGateway({ upstream: { url: '${sandbox.url}' }, store }).catch((error) => console.log(error.message));`,
+    const config = { upstream: { url: '${sandbox.url}' }, auth: { keys: { source: 'upstream' } }, store };
+    await createGateway(config).catch((error) => console.log(error.message));`,
   );
   const needed = execFileSync(process.execPath, ['postgres.mjs'], { cwd: project, env, encoding: 'utf8' });
   expect(needed).toBe('store.kind: postgres needs the package pg: npm install pg@8\n');
