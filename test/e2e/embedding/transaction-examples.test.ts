@@ -8,8 +8,9 @@ import { ROOT, read } from '../../support/repository.ts';
 import { begin } from '../../support/tour.ts';
 
 const PAGE = read('docs/transactions.md');
+/** The language of those that are no whole modules is spelt out: the compiler checks the others. */
 const exampleOf = (name: string): string =>
-  new RegExp(`\`\`\`js ${name}\\n(.*?)\`\`\``, 's').exec(PAGE)?.[1] ?? '';
+  new RegExp(`\`\`\`(?:js|javascript) ${name}\\n(.*?)\`\`\``, 's').exec(PAGE)?.[1] ?? '';
 
 /** The example with the package of this repository, a merchant that is known, and the port that it listens on. */
 const runnable = (example: string, own: string): string =>
