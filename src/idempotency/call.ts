@@ -1,4 +1,3 @@
-import type { Token } from '../lib/brands.ts';
 import type { BackendResponse, Exchange } from '../lib/exchange.ts';
 import type { Spans } from '../lib/trace.ts';
 import type { Execution } from '../store/types.ts';
@@ -64,9 +63,3 @@ export type Result =
   | { kind: 'overloaded' }
   /** The engine is closing or closed. This request sent nothing. */
   | { kind: 'closing' };
-
-/** An attempt to execute the request, under a new token. */
-export function newExecution(call: Omit<Execution, 'token'>, token: Token): Execution {
-  const { recordId, fingerprint, merchant, operation, key, requestId } = call;
-  return { recordId, token, memory: undefined, fingerprint, merchant, operation, key, requestId };
-}

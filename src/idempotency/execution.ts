@@ -1,5 +1,6 @@
 import type { DoubtLookups } from '../doubts/lookups.ts';
 import type { Store } from '../ledger/ledger.ts';
+import { newExecution } from '../ledger/record-id.ts';
 import { type Clock, within } from '../lib/clock.ts';
 import { InFlightCounter } from '../lib/collections.ts';
 import { type Completion, type Exchange, releaseAfter, type Slot } from '../lib/exchange.ts';
@@ -12,7 +13,7 @@ import {
   type Written,
 } from '../store/types.ts';
 import type { Emit } from '../telemetry/emit.ts';
-import { type Call, type EngineOptions, newExecution, type Result } from './call.ts';
+import type { Call, EngineOptions, Result } from './call.ts';
 import type { CircuitBreaker } from './circuit-breaker.ts';
 import { fenceFrom, Renewals } from './fence-and-lease.ts';
 import { causeOf, completionOf, decideFor, digestOf } from './outcome.ts';

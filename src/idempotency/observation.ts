@@ -1,4 +1,5 @@
 import type { Store } from '../ledger/ledger.ts';
+import { newExecution } from '../ledger/record-id.ts';
 import { type Clock, within } from '../lib/clock.ts';
 import { InFlightCounter } from '../lib/collections.ts';
 import type { Exchange } from '../lib/exchange.ts';
@@ -7,7 +8,6 @@ import type { Execution, StartAnswer, Written } from '../store/types.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { Would } from '../telemetry/label-values.ts';
 import type { Call } from './call.ts';
-import { newExecution } from './call.ts';
 import { Renewals } from './fence-and-lease.ts';
 import { type Decision, decide, statusOf } from './outcome.ts';
 import { PendingWrites } from './pending-writes.ts';

@@ -1,5 +1,6 @@
-import type { RecordId } from '../lib/brands.ts';
+import type { RecordId, Token } from '../lib/brands.ts';
 import { digest } from '../lib/digest.ts';
+import type { Execution } from '../store/types.ts';
 
 /** The name of a layer; the option `layer` says what it is for. */
 export const LAYER = /^[a-z0-9-]{1,32}$/;
@@ -15,4 +16,10 @@ export const DEFAULT_LAYERS = { gateway: 'gateway', middleware: 'middleware' } a
  */
 export function recordIdOf(layer: string, merchantCode: string, idempotencyKey: string): RecordId {
   return digest([layer, merchantCode, idempotencyKey]) as RecordId;
+}
+
+/** Names an attempt to execute the request of a key: by a new token. */
+export function newExecution(call: Omit<Execution, 'token'>, token: Token): Execution {
+  const { recordId, fingerprint, merchant, operation, key, requestId } = call;
+  return { recordId, token, memory: undefined, fingerprint, merchant, operation, key, requestId };
 }

@@ -1,7 +1,8 @@
-import { type Call, newExecution, type Result } from '../idempotency/call.ts';
+import type { Call, Result } from '../idempotency/call.ts';
 import { statusOf } from '../idempotency/outcome.ts';
 import { type Claim, type Commits, isRepeatable } from '../ledger/commits.ts';
 import type { Store } from '../ledger/ledger.ts';
+import { newExecution } from '../ledger/record-id.ts';
 import { systemClock, within } from '../lib/clock.ts';
 import type { BackendResponse, Completion, Exchange } from '../lib/exchange.ts';
 import { systemRandom } from '../lib/random.ts';
