@@ -203,6 +203,8 @@ export class HandlerTransaction {
     try {
       this.#requireStore();
       transaction = await commits.begin({ isolation, idleMs: timeoutMs });
+      // The store may have been connected again meanwhile, to a server that has forgotten the key.
+      this.#requireStore();
       const claimed = await commits.claim(transaction.client, execution);
       if (!claimed) return { kind: 'taken' };
       claim = { ...claimed, isOver: true };

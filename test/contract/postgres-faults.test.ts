@@ -1,6 +1,7 @@
 import pg from 'pg';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { Lanes } from '../../src/store/postgres/lanes.ts';
+import { schemaSql } from '../../src/store/postgres/schema.ts';
 import { Sweep, statementsFor } from '../../src/store/postgres/sweep.ts';
 import type { CopyProgress } from '../../src/store/register.ts';
 import type { Execution } from '../../src/store/types.ts';
@@ -368,6 +369,20 @@ describe('through a network', () => {
 });
 
 describe('a schema that is made again under a gateway', () => {
+  it('gets no record of it before a new connection has shown that it is another store', async () => {
+    const place = await newSchema(server);
+    const store = await storeForTest(place);
+    const completed = await bring(store, 'completed');
+    const before = store.connection;
+    await server.admin.query(`DROP SCHEMA ${place.schema} CASCADE; ${schemaSql(place.schema)}`);
+    await expect(store.start(duplicateOf(completed))).rejects.toMatchObject({
+      message: expect.stringContaining('another server'),
+      maybeWritten: false,
+    });
+    expect(await statesIn(place)).toEqual([]);
+    await until(() => store.connection !== before);
+  });
+
   it('is another store, which the connection shows', async () => {
     const place = await newSchema(server);
     const register = await openCopyRegister(place);
@@ -376,7 +391,6 @@ describe('a schema that is made again under a gateway', () => {
     await server.admin.query(`DROP SCHEMA ${place.schema} CASCADE`);
     const store = await openStore(place).catch((error: unknown) => error);
     expect(store).toMatchObject({ message: expect.stringContaining('run oncegate store prepare') });
-    const { schemaSql } = await import('../../src/store/postgres/schema.ts');
     await server.admin.query(schemaSql(place.schema));
     const again = await openCopyRegister(place);
     onTestFinished(() => again.close());

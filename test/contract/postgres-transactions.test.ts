@@ -4,6 +4,7 @@ import { afterAll, beforeAll, expect, it, onTestFinished } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
 import { PostgresCopyRegister } from '../../src/store/postgres/copy-register.ts';
 import { PostgresRegister } from '../../src/store/postgres/register.ts';
+import { schemaSql } from '../../src/store/postgres/schema.ts';
 import { type Create, type Isolation, KeyLocked, type SqlClient } from '../../src/store/register.ts';
 import type { KeyRecord } from '../../src/store/types.ts';
 import { StoreClosed } from '../../src/store/types.ts';
@@ -139,6 +140,19 @@ it.each(ISOLATIONS)(
     expect((await register.read(id))?.record.state).toBe('completed');
   },
 );
+
+it('refuses a client of another database, as a failover may give it, even if that has the same tables', async () => {
+  await server.admin.query('CREATE DATABASE shard');
+  const client = new pg.Client({ connectionString: server.url.replace(/[^/]*$/, 'shard') });
+  await client.connect();
+  onTestFinished(() => client.end());
+  await client.query(`${schemaSql('oncegate')}; BEGIN`);
+  await expect(claim(client, newId(), newRecord())).rejects.toMatchObject({
+    name: 'StoreUnavailable',
+    message: expect.stringContaining('another server'),
+    maybeWritten: false,
+  });
+});
 
 it('lets gateways visit the store while a transaction is open', async () => {
   const client = await connected('serializable');

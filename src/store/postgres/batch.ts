@@ -51,7 +51,7 @@ export class Batches {
 
   constructor(schema: string) {
     this.#schema = schema;
-    const text = `SELECT * FROM ${schema}.write($1)`;
+    const text = `SELECT * FROM ${schema}.write($1, $2)`;
     // A pooler may lead to a connection on which a gateway with another schema has prepared its statement.
     this.#write = { name: `oncegate_${digest([text]).slice(0, 16)}`, text };
   }
@@ -76,6 +76,7 @@ export class Batches {
     }
     const commands = batch as readonly Command[];
     const json = `[${commands.map((command, n) => `{"n":${n},${command.json}}`).join()}]`;
-    for (const row of await connection.run<Answered>(this.#write, [json])) commands[row[0]]?.resolve(row);
+    for (const row of await connection.run<Answered>(this.#write, [json, connection.server]))
+      commands[row[0]]?.resolve(row);
   }
 }

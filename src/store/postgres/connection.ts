@@ -5,6 +5,7 @@ import { messageOf } from '../../lib/files.ts';
 import { KeyLocked } from '../register.ts';
 import type { PostgresSection } from '../store-options.ts';
 import { OtherFormat, STORE_FORMAT, StoreUnavailable } from '../types.ts';
+import { OTHER_SERVER, serverOf } from './schema.ts';
 
 /** The section `store`, and what else a connection needs. */
 export interface ServerOptions
@@ -43,7 +44,7 @@ const sessionOf = ({
 /** What a connection leads to. A server that was started again is another one, and so is one whose tables were made again. */
 const selectServer = ({ schema }: ServerOptions) =>
   `SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('server_encoding'),
-    concat(extract(epoch FROM pg_postmaster_start_time()), ' ', to_regclass('${schema}.store')::oid), pg_backend_pid()`;
+    ${serverOf(schema)}, pg_backend_pid()`;
 const OLDEST_VERSION = 130_000;
 const CLOSES_WITHIN_MS = 500;
 
@@ -137,7 +138,11 @@ export class Connection {
 
   async #unwarned<T>(query: () => Promise<T>): Promise<T> {
     this.#warning = undefined;
-    const result = await query();
+    const result = await query().catch((error: unknown) => {
+      // A connection that is opened anew shows where it leads.
+      if (isOtherServer(error)) this.drop();
+      throw error;
+    });
     if (this.#warning !== undefined) throw new StoreUnavailable(`postgres: ${this.#warning}`);
     return result;
   }
@@ -175,6 +180,8 @@ export class Connection {
       );
   }
 }
+
+export const isOtherServer = (error: unknown): boolean => (error as { code?: unknown }).code === OTHER_SERVER;
 
 /** @throws {OtherFormat} */
 export function requireFormat(found: number | undefined, schema: string): void {

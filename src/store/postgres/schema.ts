@@ -18,10 +18,16 @@ const DURABLY = `IF current_setting('synchronous_commit') IN ('off', 'local', 'r
     PERFORM set_config('client_min_messages', 'warning', true);
   END IF;`;
 
+/** Names the server process and the tables that a connection leads to. */
+export const serverOf = (schema: string): string =>
+  `concat_ws(' ', current_database(), (extract(epoch FROM pg_postmaster_start_time()) * 1e6)::bigint, to_regclass('${schema}.store')::oid)`;
+/** The SQLSTATE of a write that was meant for another server, or for tables that were made again since. Nothing is written. */
+export const OTHER_SERVER = 'OG001';
+
 /** The members of a command in a batch, in SQL. */
 const COMMAND = `n int, kind text, id bytea, expected bytea, revision bytea, token bytea, record bytea, state text, merchant text,
       operation text, idempotency_key text, cause text, created_at_ms float8, lives_ms float8, unless_leased boolean,
-      unless_closed boolean, ends bytea, voids bytea, audit text, counted text`;
+      unless_closed boolean, ends bytea, voids bytea, audit text, counted text, server text`;
 
 /**
  * The tables of a store, and the function that applies a batch of commands to them.
@@ -36,6 +42,10 @@ const COMMAND = `n int, kind text, id bytea, expected bytea, revision bytea, tok
  * @param schema the schema that holds them, an identifier without quotes
  */
 export function schemaSql(schema: string): string {
+  /** What a gateway knows of its records, it knows of one server: another one may have forgotten them. */
+  const onServer = (meant: string) => `IF ${meant} <> ${serverOf(schema)} THEN
+    RAISE EXCEPTION 'the connection leads to another server than the store, or to other tables' USING ERRCODE = '${OTHER_SERVER}';
+  END IF;`;
   /** This transaction itself, and no savepoint in it, has written the row. */
   const IS_OWN = `(SELECT xmin = pg_current_xact_id()::xid FROM ${schema}.records WHERE id = w.id)`;
   return `BEGIN;
@@ -108,7 +118,7 @@ INSERT INTO ${schema}.copy DEFAULT VALUES;
 -- kind: create (nothing -> record), replace (the revision expected, or nothing -> record, or nothing), read, renew (the lease), end
 -- (the lease). The answer is done, refused (then held is the record that is there), void, closed; or kept, taken, lost of renew.
 CREATE FUNCTION ${schema}.write(
-  batch json, OUT n int, OUT answer text, OUT held bytea, OUT lives_ms float8, OUT is_leased boolean
+  batch json, server text DEFAULT NULL, OUT n int, OUT answer text, OUT held bytea, OUT lives_ms float8, OUT is_leased boolean
 ) RETURNS SETOF record LANGUAGE plpgsql SET lock_timeout = '${LOCK_TIMEOUT_MS}ms' AS $write$
 #variable_conflict use_column
 DECLARE
@@ -123,6 +133,7 @@ BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'the isolation level must be read committed' USING ERRCODE = 'invalid_transaction_state';
   END IF;
+  ${onServer('server')}
   ${DURABLY}
   -- What closes the store waits for this lock, so every later write sees that it is closed.
   LOCK TABLE ${schema}.records IN ROW EXCLUSIVE MODE;
@@ -288,6 +299,8 @@ DECLARE
   w record;
   closed text;
 BEGIN
+  SELECT * INTO w FROM json_to_record(command::json) AS command (${COMMAND});
+  ${onServer('w.server')}
   ${DURABLY}
   LOCK TABLE ${schema}.records IN ROW EXCLUSIVE MODE;
   IF current_setting('transaction_isolation') = 'read committed' THEN
@@ -299,7 +312,6 @@ BEGIN
   IF closed <> 'no' THEN
     RETURN 'closed';
   END IF;
-  SELECT * INTO w FROM json_to_record(command::json) AS command (${COMMAND});
   INSERT INTO ${schema}.records
       (id, state, merchant, operation, idempotency_key, cause, created_at, expires_at, due, revision, record)
     VALUES (w.id, w.state, w.merchant, w.operation, w.idempotency_key, w.cause, to_timestamp(w.created_at_ms / 1000),

@@ -12,17 +12,20 @@ import {
 } from '../register.ts';
 import { type Revision, StoreClosed, StoreUnavailable } from '../types.ts';
 import { bytesOf, columnsOf, commandOf } from './commands.ts';
-import { configOf, failureOf, limitOf, loadedPackage, NOT_WRITTEN } from './connection.ts';
+import { configOf, failureOf, isOtherServer, limitOf, loadedPackage, NOT_WRITTEN } from './connection.ts';
 import type { PostgresOptions } from './health.ts';
 
 /** See {@link Transactions}. The connections are opened when the first transaction begins. */
 export class PostgresTransactions implements Transactions {
   readonly #options: PostgresOptions;
   readonly #open = new Set<PostgresTransaction>();
+  /** Where the connections of the register lead: the store was watched there. */
+  readonly #server: () => string | undefined;
   #pool: Pool | undefined;
 
-  constructor(options: PostgresOptions) {
+  constructor(options: PostgresOptions, server: () => string | undefined) {
     this.#options = options;
+    this.#server = server;
   }
 
   async begin({ isolation, idleMs }: TransactionOptions): Promise<Transaction> {
@@ -42,7 +45,7 @@ export class PostgresTransactions implements Transactions {
   }
 
   async claim(client: SqlClient, id: RecordId, { record, expiresInMs }: Create): Promise<boolean> {
-    const members = { ...columnsOf(record), lives_ms: expiresInMs };
+    const members = { ...columnsOf(record), lives_ms: expiresInMs, server: this.#server() };
     const answer = await this.#call(client, 'claim', commandOf('claim', id, members));
     if (answer === 'closed') throw new StoreClosed();
     if (answer === 'savepoint') throw new TypeError(IN_SAVEPOINT);
@@ -76,8 +79,9 @@ export class PostgresTransactions implements Transactions {
         throw new TypeError('the client of the transaction must return { rows } or the rows, as objects');
       return answer;
     } catch (error) {
+      const failure = failureOf(error, schema, false);
       // Other errors are the application's, which knows their codes.
-      throw failureOf(error, schema, false) instanceof KeyLocked ? new KeyLocked() : error;
+      throw failure instanceof KeyLocked || isOtherServer(error) ? failure : error;
     }
   }
 
@@ -190,6 +194,9 @@ class PostgresTransaction implements Transaction {
     try {
       const query = this.#client.query as unknown as (...args: unknown[]) => Promise<unknown>;
       return await query.apply(this.#client, args);
+    } catch (error) {
+      if (isOtherServer(error)) this.drop();
+      throw error;
     } finally {
       this.#running--;
     }

@@ -262,6 +262,40 @@ describe('a handler with a transaction', () => {
     }
   });
 
+  it('is kept for longer if its merchant was told that it is late, and is ended by the server if it does nothing', async () => {
+    let statement = 'SELECT pg_sleep(0.6)';
+    const { promise: may, resolve: allow } = Promise.withResolvers<void>();
+    const { post } = await application(
+      async (idempotency) => {
+        await idempotency.transaction(async (client) => {
+          await pay(client, idempotency.key);
+          if (statement) await client.query(statement);
+          else await may;
+          return PAID;
+        });
+      },
+      { timeoutMs: 200, abandonAfterMs: 60_000 },
+    );
+    const [slow, silent] = [newKey(), newKey()];
+    const late = await post(slow);
+    expect([late.status, codeOf(late)]).toEqual([504, 'outcome_unknown']);
+    expect(await post(slow)).toMatchObject({ status: 201, headers: { 'idempotent-replayed': 'true' } });
+    const { rows } = await server.admin.query(
+      `SELECT round(extract(epoch FROM expires_at - clock_timestamp()) / 86400)::int AS days FROM oncegate.records WHERE idempotency_key = $1`,
+      [slow],
+    );
+    expect(rows).toEqual([{ days: 30 }]);
+    statement = '';
+    expect((await post(silent)).status).toBe(504);
+    const open = "SELECT FROM pg_stat_activity WHERE state = 'idle in transaction'";
+    await until(async () => (await server.admin.query(open)).rowCount === 0);
+    allow();
+    expect(await paid(silent)).toBe(0);
+    statement = 'SELECT 1';
+    await until(async () => (await post(silent)).status === 201);
+    expect([await paid(slow), await paid(silent)]).toEqual([1, 1]);
+  });
+
   it('needs the option transactional, and the store of its own database', async () => {
     const { post } = await application(payIn, { transactional: false });
     expect((await post(newKey())).status).toBe(500);
