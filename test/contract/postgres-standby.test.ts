@@ -1,9 +1,9 @@
-import { describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it } from 'vitest';
 import { acceptStore, StoreWatch } from '../../src/ledger/store-watch.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { type Execution, StoreUnavailable } from '../../src/store/types.ts';
 import { emitTo } from '../support/emit.ts';
-import type { PostgresPlace, StoreTimes } from '../support/open-store.ts';
+import { openStore, type PostgresPlace, type StoreTimes } from '../support/open-store.ts';
 import { newSchema, type PostgresServer, startPostgres, startStandby } from '../support/postgres-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { storeFolder } from '../support/sqlite-files.ts';
@@ -150,6 +150,22 @@ describe('with a synchronous standby', async () => {
       });
     });
   });
+
+  it('that is promoted, is found by a gateway whose connections to the old primary stay open', async () => {
+    const { proxy, place } = await addressOf(primary);
+    const store = await storeForTest(place, SHORT);
+    const owner = await bring(store, 'executing');
+    const { count } = await store.visit('protect');
+    await promote(standby);
+    proxy.aimAt(standby.port);
+    // The old primary waits for a standby, for ever.
+    expect(await failureOf(store.complete(owner, paid()))).toBeInstanceOf(StoreUnavailable);
+    expect(await untilAnswered(() => store.complete(owner, paid()))).toBe('ok');
+    const { rows } = await standby.admin.query('SELECT state FROM oncegate.records');
+    expect(rows).toEqual([{ state: 'completed' }]);
+    // It has every write, so its identity is that of the primary before.
+    expect(await store.readIdentity('protect')).toMatchObject({ count });
+  });
 });
 
 /** An address that leads to one server and then to another. */
@@ -210,38 +226,32 @@ describe('a failover', () => {
       expect(await stores[0]?.start(duplicateOf(owner))).toEqual(replayOf(paid(owner.recordId), owner));
   });
 
-  it('is found by a gateway whose connections to the old primary stay open', async () => {
-    const { primary, standby } = await pair();
-    const { proxy, place } = await addressOf(primary);
-    const store = await storeForTest(place, SHORT);
-    const owner = await bring(store, 'executing');
-    const { count } = await store.visit('protect');
-    await promote(standby);
-    proxy.aimAt(standby.port);
-    // The old primary waits for a standby, for ever.
-    expect(await failureOf(store.complete(owner, paid()))).toBeInstanceOf(StoreUnavailable);
-    expect(await untilAnswered(() => store.complete(owner, paid()))).toBe('ok');
-    const { rows } = await standby.admin.query('SELECT state FROM oncegate.records');
-    expect(rows).toEqual([{ state: 'completed' }]);
-    // It has every write, so its identity is that of the primary before.
-    expect(await store.readIdentity('protect')).toMatchObject({ count });
-  });
-
-  describe('to a standby that is not synchronous', () => {
-    /** A key that is started and completed, a failover that loses it, and what a gateway with this option says then. */
-    async function lost(mayLose: boolean) {
+  describe('to a standby that is not synchronous', async () => {
+    /** A key that is started and completed, a failover that loses it, and two gateways of which one may lose it. */
+    const lost = await (async () => {
       const { primary, standby } = await pair({ synchronous_standby_names: '' });
       const { proxy, place } = await addressOf(primary);
-      const store = await storeForTest(place, SHORT);
-      const told: string[] = [];
-      const emit = emitTo({ store_changed: ({ warning }) => told.push(warning) });
-      const options = { store, mode: 'protect' as const, warnForMs: 60_000, clock: systemClock, emit };
-      const file = `${storeFolder()}/identity.json`;
-      const watch = await StoreWatch.open({ ...options, file, refuses: !mayLose });
-      await watch.visit();
+      const store = await openStore(place, SHORT);
+      const watched = async (refuses: boolean) => {
+        const told: string[] = [];
+        const emit = emitTo({ store_changed: ({ warning }) => told.push(warning) });
+        const file = `${storeFolder()}/identity.json`;
+        const options = {
+          store,
+          mode: 'protect' as const,
+          warnForMs: 60_000,
+          clock: systemClock,
+          emit,
+          file,
+        };
+        const watch = await StoreWatch.open({ ...options, refuses });
+        await watch.visit();
+        return { told, options, watch };
+      };
+      const [refusing, losing] = [await watched(true), await watched(false)];
       await until(async () => {
         const { rows } = await standby.admin.query('SELECT visits FROM oncegate.store');
-        return rows[0]?.visits === '1';
+        return rows[0]?.visits === '2';
       });
       const dangers = (await store.health()).warnings;
       await standby.kill();
@@ -251,12 +261,15 @@ describe('a failover', () => {
       await promote(standby);
       proxy.aimAt(standby.port);
       await until(async () => (await store.health()).ok);
-      await watch.visit();
-      return { store, watch, told, dangers, again: duplicateOf(owner), options: { ...options, file } };
-    }
+      await refusing.watch.visit();
+      await losing.watch.visit();
+      return { store, refusing, losing, dangers, again: duplicateOf(owner) };
+    })();
+    afterAll(() => lost.store.close());
 
     it('is noticed by the identity of the store, and refuses every start', async () => {
-      const { store, watch, told, dangers, options } = await lost(false);
+      const { dangers, refusing } = lost;
+      const { watch, told, options } = refusing;
       expect(dangers).toContainEqual(expect.stringMatching(/1 standby and no synchronous_standby_names/));
       expect(watch.refusal).toMatch(/the store is older than it was/);
       expect(told).toHaveLength(1);
@@ -264,11 +277,11 @@ describe('a failover', () => {
       const later = await StoreWatch.open({ ...options, refuses: true });
       await later.visit();
       expect(later.refusal).toBeUndefined();
-      expect(await store.readIdentity('protect')).toMatchObject({ count: 2 });
     });
 
     it('loses a payout, which runs a second time, if mayLoseOnFailover says so', async () => {
-      const { store, watch, told, again } = await lost(true);
+      const { store, losing, again } = lost;
+      const { watch, told } = losing;
       expect(told).toEqual([expect.stringMatching(/the store is older than it was/)]);
       expect(watch.refusal).toBeUndefined();
       expect(await store.start(again)).toEqual({ kind: 'started' });
