@@ -1,8 +1,10 @@
 /** Runs the examples of docs/transactions.md. */
 import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
 import { expect, it, onTestFinished } from 'vitest';
 import { send } from '../../support/client.ts';
+import { temporaryFolder } from '../../support/config.ts';
 import { startPostgres } from '../../support/postgres-server.ts';
 import { ROOT, read } from '../../support/repository.ts';
 import { begin } from '../../support/tour.ts';
@@ -12,9 +14,12 @@ const PAGE = read('docs/transactions.md');
 const exampleOf = (name: string): string =>
   new RegExp(`\`\`\`(?:js|javascript) ${name}\\n(.*?)\`\`\``, 's').exec(PAGE)?.[1] ?? '';
 
+const POOL = `import pg from 'pg';\nconst pool = new pg.Pool({ connectionString: process.env.DATABASE_URL });\n`;
+
 /** The example with the package of this repository, a merchant that is known, and the port that it listens on. */
-const runnable = (example: string, own: string): string =>
-  `import pg from 'pg';\nconst pool = new pg.Pool({ connectionString: process.env.DATABASE_URL });\n${example}`
+const runnable = (example: string, own = ''): string =>
+  (own && POOL)
+    .concat(example)
     .replace("'oncegate'", `'${join(ROOT, 'src/index.ts')}'`)
     .replace(
       /const auth = .*;/,
@@ -62,4 +67,23 @@ it('the examples pay once for a key, and store a refusal that the function retur
     { key: 'c' },
   ]);
   expect((await admin.query('SELECT balance::int FROM accounts')).rows).toEqual([{ balance: 5 }]);
+});
+
+it('the example on SQLite pays once for a key', async () => {
+  const folder = temporaryFolder();
+  const file = join(folder, 'sqlite.mjs');
+  const example = runnable(exampleOf('sqlite')).replace(
+    "from 'express'",
+    `from '${import.meta.resolve('express')}'`,
+  );
+  writeFileSync(file, example);
+  const running = begin([], { program: [process.execPath, file], cwd: folder });
+  const [port = ''] = await running.printed(/^\d+$/);
+  const headers = { 'idempotency-key': 'a', 'content-type': 'application/json' };
+  const post = () =>
+    send(`http://127.0.0.1:${port}`, { method: 'POST', path: '/payouts', headers, body: '{"amount":10}' });
+  const [first, retry] = [await post(), await post()];
+  expect([first.status, retry.status, retry.headers['idempotent-replayed']]).toEqual([201, 201, 'true']);
+  using database = new DatabaseSync(join(folder, 'payouts.sqlite'));
+  expect(database.prepare('SELECT key, amount FROM payouts').all()).toEqual([{ key: 'a', amount: 10 }]);
 });
