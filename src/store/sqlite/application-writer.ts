@@ -181,6 +181,8 @@ export class ApplicationWriter implements CommandWriter {
       if (!hasBegun && isBusy(error)) throw error;
       this.#rollBack();
       if (error instanceof Thrown || error instanceof StoreUnavailable) throw error;
+      // Deferred foreign keys of the application are checked by COMMIT, which then has written nothing.
+      if (maybeWritten && isConstraint(error)) throw new Thrown(messageOf(error), { cause: error });
       this.failure = messageOf(error);
       throw unavailable(this.failure, maybeWritten, error);
     } finally {
@@ -217,6 +219,10 @@ export class ApplicationWriter implements CommandWriter {
     };
   }
 }
+
+/** Whether the primary result code of an error is SQLITE_CONSTRAINT. */
+const isConstraint = (error: unknown): boolean =>
+  (((error as { errcode?: number }).errcode ?? 0) & 0xff) === 19;
 
 /** @throws {Thrown} */
 function ofFunction<T>(act: () => T): T {

@@ -146,6 +146,29 @@ describe('a handler with a transaction on SQLite', () => {
     expect([(await post('k')).status, paid('k')]).toEqual([201, 1]);
   });
 
+  it('throws the violation of a deferred foreign key, which COMMIT notices, and frees the key', async () => {
+    let violated: unknown;
+    const setting = `CREATE TABLE accounts (id INTEGER PRIMARY KEY);
+      CREATE TABLE entries (account INTEGER REFERENCES accounts (id) DEFERRABLE INITIALLY DEFERRED)`;
+    const { post, paid } = await application(
+      async (idempotency, database) => {
+        const work = idempotency.transaction(() => {
+          database.prepare(INSERT).run(idempotency.key);
+          if (!violated) database.exec('INSERT INTO entries VALUES (99)');
+          return PAID;
+        });
+        await work.catch((error) => {
+          violated = error;
+          throw error;
+        });
+      },
+      { setting },
+    );
+    expect([(await post('k')).status, paid('k')]).toEqual([500, 0]);
+    expect(violated).toMatchObject({ message: 'FOREIGN KEY constraint failed' });
+    expect([(await post('k')).status, paid('k')]).toEqual([201, 1]);
+  });
+
   it('is in doubt, and is not paid again, if the function ends the transaction itself', async () => {
     let runs = 0;
     const { post, paid } = await application(async (idempotency, database) => {
