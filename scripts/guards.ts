@@ -7,6 +7,7 @@ import { engineGuards, executionGuards, fenceGuards } from './guards/engine.ts';
 import { backendGuards, storeWatchGuards } from './guards/gateway.ts';
 import type { Guard } from './guards/guard.ts';
 import { cipherGuards, ledgerGuards } from './guards/ledger.ts';
+import { postgresGuards } from './guards/postgres.ts';
 import { requestGuards } from './guards/requests.ts';
 import { copyGuards, redisGuards, sqliteGuards } from './guards/stores.ts';
 
@@ -20,6 +21,7 @@ const sections: Readonly<Record<string, readonly Guard[]>> = {
   'The ledger': ledgerGuards,
   Encryption: cipherGuards,
   Redis: redisGuards,
+  PostgreSQL: postgresGuards,
   SQLite: sqliteGuards,
   'The copy to another store': copyGuards,
   'A store that forgot': storeWatchGuards,

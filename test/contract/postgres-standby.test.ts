@@ -271,7 +271,7 @@ describe('a failover', () => {
       const { dangers, refusing } = lost;
       const { watch, told, options } = refusing;
       expect(dangers).toContainEqual(expect.stringMatching(/1 standby and no synchronous_standby_names/));
-      expect(watch.refusal).toMatch(/the store is older than it was/);
+      expect(String(watch.refusal)).toMatch(/the store is older than it was/);
       expect(told).toHaveLength(1);
       expect(await acceptStore(options, { by: 'ada', reason: 'the books are complete' })).toMatch(/older/);
       const later = await StoreWatch.open({ ...options, refuses: true });
