@@ -3,6 +3,7 @@ import type { Guard } from './guard.ts';
 const SCHEMA = 'src/store/postgres/schema.ts';
 const LANES = 'src/store/postgres/lanes.ts';
 const CONNECTION = 'src/store/postgres/connection.ts';
+const TRANSACTIONS = 'src/store/postgres/transactions.ts';
 const REGISTER = 'src/store/postgres/register.ts';
 
 const CONTRACT = ['registers/registers', 'the register in postgres > keeps the contract'] as const;
@@ -68,5 +69,20 @@ export const postgresGuards: readonly Guard[] = [
     'a failover to a standby that may lack writes is not noticed (PostgreSQL)',
     [REGISTER, 'readIdentity', 'CASE WHEN waits OR', 'CASE WHEN true OR'],
     ['contract/postgres-standby', 'is noticed by the identity of the store, and refuses every start'],
+  ],
+  [
+    'a savepoint that is rolled back takes the key with it (PostgreSQL)',
+    [SCHEMA, 'schemaSql', 'SELECT xmin = pg_current_xact_id()::xid', 'SELECT id IS NOT NULL'],
+    ['contract/postgres-transactions', 'refuses to claim in a savepoint, and to complete in one'],
+  ],
+  [
+    'a transaction that was aborted counts as committed (PostgreSQL)',
+    [TRANSACTIONS, 'commit', "tag !== 'COMMIT'", "tag === ''"],
+    ['contract/postgres-transactions', 'is not committed if a statement has failed or was not awaited'],
+  ],
+  [
+    'a transaction whose COMMIT had no answer counts as rolled back',
+    ['src/middleware/transaction.ts', '#afterLostCommit', 'claim.isOver = false', 'claim.isOver = true'],
+    ['e2e/embedding/transaction', 'is decided by the store if its COMMIT has no answer'],
   ],
 ];
