@@ -217,6 +217,20 @@ describe('a backend in the middle of a write', () => {
   });
 });
 
+it('a response that takes the server longer than the time limit is stored all the same', async () => {
+  const place = await newSchema(server);
+  const store = await storeForTest(place, SHORT);
+  const owner = await bring(store, 'executing');
+  const slow = `${place.schema}.slow`;
+  await server.admin.query(`CREATE FUNCTION ${slow}() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(${(1.5 * TIMEOUT_MS) / 1000}); RETURN NEW; END';
+    CREATE TRIGGER slow BEFORE UPDATE ON ${place.schema}.records FOR EACH ROW EXECUTE FUNCTION ${slow}()`);
+  expect(await store.complete(owner, paid()).catch((error: unknown) => error)).toMatchObject({
+    maybeWritten: true,
+  });
+  expect(await untilAnswered(() => store.complete(owner, paid()))).toBe('ok');
+  expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid(), owner));
+});
+
 /** Repeats a write until it is answered, as the engine does. */
 const untilAnswered = async <T>(write: () => Promise<T>) => await until(() => write().catch(() => undefined));
 

@@ -12,6 +12,8 @@ export interface ServerOptions
   extends Pick<PostgresSection, 'url' | 'schema' | 'timeoutMs' | 'connectTimeoutMs'> {
   /** Default: no TLS. True: the server's certificate must come from a well-known authority. */
   tls?: ClientTls | boolean | undefined;
+  /** When the server cancels a statement, in milliseconds. Default: `timeoutMs`. */
+  statementMs?: number;
 }
 
 /** A statement that the server prepares once for each connection. `name` belongs to its text. */
@@ -37,8 +39,9 @@ const OF_ANOTHER_CLIENT = new Set(['26000', '42P05']);
 /** What the defaults of a role must not change. `statement_timeout` does not cover the wait for a standby, which nothing may cancel. */
 const sessionOf = ({
   timeoutMs,
+  statementMs = timeoutMs,
 }: ServerOptions) => `SET default_transaction_isolation = 'read committed'; SET client_encoding = 'UTF8';
-  SET DateStyle = 'ISO'; SET client_min_messages = 'warning'; SET statement_timeout = ${timeoutMs};
+  SET DateStyle = 'ISO'; SET client_min_messages = 'warning'; SET lock_timeout = ${timeoutMs}; SET statement_timeout = ${statementMs};
   SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')`;
 
 /** What a connection leads to. A server that was started again is another one, and so is one whose tables were made again. */

@@ -7,6 +7,8 @@ import { Connection, failureOf, NOT_WRITTEN, type ServerOptions } from './connec
 const WRITERS = 4;
 const READERS = 2;
 const LOOK_EVERY_MS = 250;
+/** A write that works is not cancelled, because its repetition would take as long: a large response would never be stored. */
+const LONGEST_WRITE_MS = 60_000;
 
 /** A connection that is opened again when it ends. */
 interface Lane {
@@ -151,7 +153,10 @@ export class Lanes {
     lane.isConnecting = true;
     let connection: Connection | undefined;
     try {
-      connection = await Connection.open(this.#options, () => this.#ended(lane, connection));
+      const { timeoutMs } = this.#options;
+      const statementMs = this.#readers.includes(lane) ? timeoutMs : Math.max(timeoutMs, LONGEST_WRITE_MS);
+      const options = { ...this.#options, statementMs };
+      connection = await Connection.open(options, () => this.#ended(lane, connection));
       if (this.#isClosed) return connection.drop();
       lane.connection = connection;
       this.failure = undefined;
