@@ -42,8 +42,6 @@ export async function bundleCommand(dist = join(root, 'dist')): Promise<boolean>
       'keys/key-file-thread': 'src/keys/key-file-thread.ts',
     },
     plugins: [installedForTracing],
-    // Installed by those who keep their records in PostgreSQL (ADR 44).
-    external: ['pg'],
     define: { 'import.meta.url': 'FILE_URL', 'import.meta.main': 'false' },
     banner: { js: "const FILE_URL = require('node:url').pathToFileURL(__filename).href;" },
   });

@@ -1,4 +1,6 @@
+import { createRequire } from 'node:module';
 import { checkServerIdentity as isNamed, type PeerCertificate } from 'node:tls';
+import type Pg from 'pg';
 import type { ClientConfig, Client as PgClient } from 'pg';
 import type { ClientTls } from '../../lib/certificate.ts';
 import { messageOf } from '../../lib/files.ts';
@@ -63,17 +65,23 @@ export class Connection {
   /**
    * @param ended called once, when the connection can be used no longer
    * @param check looks at the schema
+   * @param limitMs how long it may take
    * @throws {StoreUnavailable} with a message for the operator
    */
   static async open(
     options: ServerOptions,
     ended: () => void,
     check = (connection: Connection) => connection.requireTables(options.schema),
+    limitMs = limitOf(options),
   ): Promise<Connection> {
-    const { Client } = await loadedPackage();
+    const { Client } = loadedPackage();
     const client = new Client(configOf(options));
     // A server that is frozen accepts connections and answers nothing.
-    const timer = setTimeout(() => destroy(client), limitOf(options));
+    let isLate = false;
+    const timer = setTimeout(() => {
+      isLate = true;
+      destroy(client);
+    }, limitMs);
     // Without a listener an error on an idle connection would end the process.
     client.on('error', ended);
     client.on('end', ended);
@@ -101,6 +109,7 @@ export class Connection {
       return connection;
     } catch (error) {
       destroy(client);
+      if (isLate) throw new StoreUnavailable(`postgres: no connection within ${limitMs} ms`, NOT_WRITTEN);
       throw failureOf(error, options.schema, false);
     } finally {
       clearTimeout(timer);
@@ -194,9 +203,10 @@ export function requireFormat(found: number | undefined, schema: string): void {
     );
 }
 
-export async function loadedPackage() {
+/** By `require`: an `import` from the bundle of the command, which V8 has compiled before, prints a warning of Node. */
+export function loadedPackage() {
   try {
-    return (await import('pg')).default;
+    return createRequire(import.meta.url)('pg') as typeof Pg;
   } catch (error) {
     throw new StoreUnavailable('store.kind: postgres needs the package pg: npm install pg@8', {
       maybeWritten: false,

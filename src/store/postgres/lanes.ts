@@ -59,7 +59,8 @@ export class Lanes {
 
   /** Opens a connection of each kind, and the others in the background. @throws {StoreUnavailable} with a message for the operator */
   async open(): Promise<void> {
-    for (const [lane] of [this.#readers, this.#writers]) await this.#connect(lane as Lane);
+    for (const [lane] of [this.#readers, this.#writers])
+      await this.#connect(lane as Lane, this.#options.connectTimeoutMs);
     for (const lane of this.#all()) if (!lane.connection) this.#connect(lane).catch(ignore);
   }
 
@@ -149,14 +150,15 @@ export class Lanes {
 
   #all = (): Lane[] => [...this.#writers, ...this.#readers];
 
-  async #connect(lane: Lane): Promise<void> {
+  async #connect(lane: Lane, limitMs?: number): Promise<void> {
     lane.isConnecting = true;
     let connection: Connection | undefined;
     try {
       const { timeoutMs } = this.#options;
       const statementMs = this.#readers.includes(lane) ? timeoutMs : Math.max(timeoutMs, LONGEST_WRITE_MS);
       const options = { ...this.#options, statementMs };
-      connection = await Connection.open(options, () => this.#ended(lane, connection));
+      const ended = () => this.#ended(lane, connection);
+      connection = await Connection.open(options, ended, undefined, limitMs);
       if (this.#isClosed) return connection.drop();
       lane.connection = connection;
       this.failure = undefined;

@@ -26,7 +26,7 @@ GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA ${schema} ${to};
 export async function prepare(options: ServerOptions): Promise<boolean> {
   const { schema } = options;
   const unchecked = async () => {};
-  const connection = await Connection.open(options, () => {}, unchecked);
+  const connection = await Connection.open(options, () => {}, unchecked, options.connectTimeoutMs);
   try {
     if (await isPrepared(connection, schema)) return false;
     try {

@@ -31,7 +31,7 @@ export class PostgresTransactions implements Transactions {
   async begin({ isolation, idleMs }: TransactionOptions): Promise<Transaction> {
     const { schema } = this.#options;
     try {
-      const pool = await this.#opened();
+      const pool = this.#opened();
       const client = await pool.connect();
       const transaction = new PostgresTransaction(client, this.#options, () =>
         this.#open.delete(transaction),
@@ -85,10 +85,10 @@ export class PostgresTransactions implements Transactions {
     }
   }
 
-  async #opened(): Promise<Pool> {
+  #opened(): Pool {
     if (!this.#pool) {
-      const { Pool } = await loadedPackage();
-      this.#pool ??= new Pool({
+      const { Pool } = loadedPackage();
+      this.#pool = new Pool({
         ...configOf(this.#options),
         connectionTimeoutMillis: limitOf(this.#options),
         max: this.#options.maxTransactions ?? 10,

@@ -1,7 +1,9 @@
-import { execFileSync } from 'node:child_process';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import { cpSync } from 'node:fs';
+import { type AddressInfo, createServer } from 'node:net';
 import { dirname, join } from 'node:path';
-import { expect, test } from 'vitest';
+import { expect, onTestFinished, test } from 'vitest';
 import { withdraw } from '../../support/client.ts';
 import { expectPlain, newFolder, run } from '../../support/command.ts';
 import { configFile, type MoreConfig, testConfig } from '../../support/config.ts';
@@ -111,4 +113,23 @@ test('without the package pg, the command says what to install', () => {
       stdio: 'pipe',
     });
   expect(ended).toThrow('oncegate: store.kind: postgres needs the package pg: npm install pg@8\n');
+});
+
+test('the bundle of the command loads the package pg without a warning of Node', () => {
+  const folder = newFolder();
+  const file = configFile(testConfig(folder, 'http://127.0.0.1:9', section('oncegate')), folder);
+  const list = [MAIN, 'records', 'list', '--config', file];
+  expect(spawnSync(process.execPath, list, { encoding: 'utf8' })).toMatchObject({ status: 0, stderr: '' });
+});
+
+test('a server that answers nothing is waited for as long as the configuration says, and is named', async () => {
+  const silent = createServer().listen(0, '127.0.0.1');
+  onTestFinished(() => void silent.close());
+  await once(silent, 'listening');
+  const { port } = silent.address() as AddressInfo;
+  const url = `postgres://oncegate@127.0.0.1:${port}/payments`;
+  for (const command of ['store prepare', 'records list'])
+    expect(
+      await inSchema({ store: { kind: 'postgres', url, connectTimeoutMs: 1200 } }, command),
+    ).toMatchObject({ code: 69, stderr: 'oncegate: postgres: no connection within 1200 ms\n' });
 });
