@@ -67,10 +67,11 @@ export async function init(args: string[], terminal: Terminal): Promise<void> {
   const lines = Object.entries(secrets).map(([name, value]) => `${name}=${value}\n`);
   writeFileSync(secretsFile, lines.join(''), { flag: 'wx', mode: 0o600 });
   const toWrite = ['BACKEND_AUTHORIZATION', 'STORE_URL'].filter((name) => Object.hasOwn(secrets, name));
+  const form = store === 'sqlite' ? '' : ` (${store}://USER:PASSWORD@HOST:PORT/DATABASE)`;
   const secretKeyFile = join(folder, 'secret-key');
   terminal.stderr.write(`
 Write the secret key of a merchant into ${secretKeyFile}, which nobody else may read. Without it, check cannot say
-whether the backend accepts what it gets.${toWrite.length > 0 ? ` Write ${toWrite.join(' and ')} into ${secretsFile}.` : ''} Run next:
+whether the backend accepts what it gets.${toWrite.length > 0 ? ` Write ${toWrite.join(' and ')}${form} into ${secretsFile}.` : ''} Run next:
 
   set -a; . ${secretsFile}; set +a${store === 'postgres' ? `\n  oncegate store prepare --config ${file}` : ''}
   oncegate check --config ${file} --secret-key-file ${secretKeyFile}

@@ -22,13 +22,12 @@ export class KeyFileError extends Error {
   }
 }
 
-const NAME =
-  'must be a string of 1 to 64 printable ASCII characters without spaces (quote it if it looks like a number)';
+const NAME = 'must be a string of 1 to 64 printable ASCII characters without spaces';
 const TIME = 'must be a time in ISO 8601 with a zone, such as 2027-01-31T00:00:00Z';
 const SCOPE = 'must be an operation name, or "*"';
 
 /** A merchant code or a key id. */
-export const keyName = z.string(NAME).regex(NAME_PATTERN, NAME);
+export const keyName = z.string(`${NAME}, in quotes if it looks like a number`).regex(NAME_PATTERN, NAME);
 
 /** Parsed to milliseconds since the epoch. */
 const time = z.iso.datetime({ offset: true, error: TIME }).transform((text) => Date.parse(text));

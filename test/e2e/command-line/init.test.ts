@@ -161,7 +161,9 @@ it('init names the server of the store, whose address is a secret, and says how 
       kind,
     ]);
     expect(written.code).toBe(0);
-    expect(written.stderr).toContain(` Write STORE_URL into ${folder}/secrets.env.`);
+    expect(written.stderr).toContain(
+      ` Write STORE_URL (${kind}://USER:PASSWORD@HOST:PORT/DATABASE) into ${folder}/secrets.env.`,
+    );
     const file = join(folder, 'gateway.yaml');
     const env = { ...secretsIn(folder), STORE_URL: url };
     expect(parseConfig(readFileSync(file, 'utf8'), env).store).toMatchObject({ kind, url });
