@@ -142,10 +142,10 @@ describe.each(['read committed', 'repeatable read', 'serializable'])(
       const client = await session();
       await client.query(`BEGIN; LOCK TABLE ${place.schema}.records IN SHARE MODE;
       UPDATE ${place.schema}.copy SET progress = 'starts 1 {}'`);
-      const start = store.start(newRequest());
+      const refused = expect(store.start(newRequest())).rejects.toMatchObject({ maybeWritten: false });
       await untilBlocking(client);
       await client.query('COMMIT');
-      await expect(start).rejects.toMatchObject({ maybeWritten: false });
+      await refused;
       await expect(store.start(newRequest())).rejects.toThrow(StoreClosed);
       expect(await statesIn(place)).toEqual([]);
     });
