@@ -218,8 +218,9 @@ export class HandlerTransaction {
       return { kind: 'committed', response };
     } catch (error) {
       if (error instanceof KeyLocked) return { kind: 'locked' };
+      if (!claim && !isRepeatable(error)) return { kind: 'unavailable', cause: error };
       // Otherwise the function has thrown it.
-      const isOfStore = error instanceof StoreUnavailable && (isSent || !claim);
+      const isOfStore = error instanceof StoreUnavailable && isSent;
       if (isOfStore && error.maybeWritten && claim) return await this.#afterLostCommit(claim, error);
       if (isOfStore) return { kind: 'unavailable', cause: error };
       this.#stopsCommitting();

@@ -106,6 +106,22 @@ it.each(ISOLATIONS)(
   },
 );
 
+it.each(ISOLATIONS)(
+  'claims a key whose row was swept, whatever the snapshot shows (%s)',
+  async (isolation) => {
+    const [id, record, removed] = [newId(), newRecord(), newRecord()];
+    await register.create(id, creation(removed) as Create);
+    const client = await connected(isolation);
+    await client.query('SELECT FROM oncegate.records');
+    const nothing = { record: undefined, operation: '', expiresInMs: 0 } as const;
+    await register.replace(id, { kind: 'replace', revision: removed.revision, ...nothing });
+    expect(await claim(client, id, record)).toBe(true);
+    await complete(client, id, record, completed(record));
+    await client.query('COMMIT');
+    expect((await register.read(id))?.record.state).toBe('completed');
+  },
+);
+
 it.each(ISOLATIONS)('sees that the store was closed, whatever the snapshot shows (%s)', async (isolation) => {
   const client = await connected(isolation);
   await pay(client, 'before');

@@ -47,7 +47,7 @@ export function schemaSql(schema: string): string {
     RAISE EXCEPTION 'the connection leads to another server than the store, or to other tables' USING ERRCODE = '${OTHER_SERVER}';
   END IF;`;
   /** This transaction itself, and no savepoint in it, has written the row. */
-  const IS_OWN = `(SELECT xmin = pg_current_xact_id()::xid FROM ${schema}.records WHERE id = w.id)`;
+  const IS_OWN = `EXISTS (SELECT FROM ${schema}.records WHERE id = w.id AND xmin = pg_current_xact_id()::xid)`;
   return `BEGIN;
 -- CREATE SCHEMA IF NOT EXISTS needs the right to create one even if it is there.
 DO $$ BEGIN IF to_regnamespace('${schema}') IS NULL THEN CREATE SCHEMA ${schema}; END IF; END $$;

@@ -296,6 +296,17 @@ describe('a handler with a transaction', () => {
     expect([await paid(slow), await paid(silent)]).toEqual([1, 1]);
   });
 
+  it('is answered 503 while its tables are locked, and executes the retry', async () => {
+    const { post } = await application(payIn);
+    const key = newKey();
+    const client = await pool.connect();
+    await client.query('BEGIN; LOCK TABLE oncegate.records IN SHARE MODE');
+    expect(codeOf(await post(key))).toBe('store_unavailable');
+    await client.query('ROLLBACK');
+    client.release();
+    expect((await post(key)).status).toBe(201);
+  });
+
   it('needs the option transactional, and the store of its own database', async () => {
     const { post } = await application(payIn, { transactional: false });
     expect((await post(newKey())).status).toBe(500);
