@@ -72,13 +72,29 @@ export const postgresGuards: readonly Guard[] = [
   ],
   [
     'a savepoint that is rolled back takes the key with it (PostgreSQL)',
-    [SCHEMA, 'schemaSql', 'SELECT xmin = pg_current_xact_id()::xid', 'SELECT id IS NOT NULL'],
+    [SCHEMA, 'schemaSql', 'w.id AND xmin = pg_current_xact_id()::xid', 'w.id'],
     ['contract/postgres-transactions', 'refuses to claim in a savepoint, and to complete in one'],
   ],
   [
     'a transaction that was aborted counts as committed (PostgreSQL)',
     [TRANSACTIONS, 'commit', "tag !== 'COMMIT'", "tag === ''"],
     ['contract/postgres-transactions', 'is not committed if a statement has failed or was not awaited'],
+  ],
+  [
+    'tables that were made again get starts on connections of before (PostgreSQL)',
+    ['src/store/postgres/batch.ts', '#send', 'connection.server', 'null'],
+    [
+      'contract/postgres-faults',
+      'gets no record of it before a new connection has shown that it is another store',
+    ],
+  ],
+  [
+    'a merchant is answered before the transaction of a handler has ended',
+    ['src/middleware/transaction.ts', 'settle', 'if (!hasEnded)', 'if (false)'],
+    [
+      'e2e/embedding/transaction-early',
+      'in flight, if the transaction does not end in time, and the commit is replayed',
+    ],
   ],
   [
     'a transaction whose COMMIT had no answer counts as rolled back',

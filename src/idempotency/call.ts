@@ -1,6 +1,6 @@
 import type { BackendResponse, Exchange } from '../lib/exchange.ts';
 import type { Spans } from '../lib/trace.ts';
-import type { Execution } from '../store/types.ts';
+import type { Execution, PeekAnswer } from '../store/types.ts';
 import type { Decision, StatusPolicy } from './outcome.ts';
 
 export interface EngineOptions {
@@ -63,3 +63,10 @@ export type Result =
   | { kind: 'overloaded' }
   /** The engine is closing or closed. This request sent nothing. */
   | { kind: 'closing' };
+
+/** What is found of a request that has a key already, as the result of another one with it. */
+export function resultOf(found: PeekAnswer): Result {
+  if (found.kind === 'absent') return { kind: 'in_flight' };
+  if (found.kind !== 'completed') return found;
+  return { kind: 'replayed', response: found.response, requestId: found.requestId };
+}

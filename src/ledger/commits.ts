@@ -137,7 +137,10 @@ export class Commits {
    * @param isOver its transaction has surely ended. Otherwise asks with a write, which waits for it: voids its token
    * @throws {StoreUnavailable} the transaction has not ended, or the store does not answer
    */
-  async outcomeOf({ execution }: Claim, isOver: boolean): Promise<'committed' | 'incomplete' | 'free'> {
+  async outcomeOf(
+    { execution }: Pick<Claim, 'execution'>,
+    isOver: boolean,
+  ): Promise<'committed' | 'incomplete' | 'free'> {
     const { recordId, token } = execution;
     let held = await this.#register.read(recordId, true);
     if (!held && !isOver) {

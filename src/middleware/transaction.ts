@@ -1,4 +1,4 @@
-import type { Call, Result } from '../idempotency/call.ts';
+import { type Call, type Result, resultOf } from '../idempotency/call.ts';
 import { statusOf } from '../idempotency/outcome.ts';
 import { type Claim, type Commits, isRepeatable } from '../ledger/commits.ts';
 import type { Store } from '../ledger/ledger.ts';
@@ -41,7 +41,7 @@ type Attempt =
   | { kind: 'unavailable'; cause: unknown };
 
 /** `isOver`: its transaction has surely ended. `response`: what completes it. */
-type Inserted = Claim & { isOver: boolean; response?: BackendResponse };
+type Inserted = Pick<Claim, 'execution'> & Partial<Claim> & { isOver: boolean; response?: BackendResponse };
 
 const FIRST_POLL_MS = 25;
 const LONGEST_POLL_MS = 250;
@@ -125,6 +125,8 @@ export class HandlerTransaction {
         return;
       }
     } catch (error) {
+      // The application may go on with its transaction, which may have the record all the same.
+      if (error instanceof TypeError) this.#claim ??= { execution, isOver: false };
       if (!(error instanceof KeyLocked)) throw error;
     }
     this.#isTaken = true;
@@ -135,7 +137,7 @@ export class HandlerTransaction {
   async completeIn(client: SqlClient, answer: TransactionAnswer): Promise<void> {
     const { commits, isTold } = this.#options;
     const claim = this.#claim;
-    if (!claim)
+    if (!isWhole(claim))
       throw new TypeError('idempotency: completeIn needs a startIn before it in the same transaction');
     const response = this.#responseOf(answer);
     this.#isCommitting = true;
@@ -198,7 +200,7 @@ export class HandlerTransaction {
     if (commits.isSynchronous) return await this.#attemptAtOnce(work);
     const execution = newExecution(call, systemRandom.token());
     let transaction: Transaction | undefined;
-    let claim: Inserted | undefined;
+    let claim: (Inserted & Claim) | undefined;
     let isSent = false;
     try {
       this.#requireStore();
@@ -282,7 +284,7 @@ export class HandlerTransaction {
   }
 
   /** The application has committed the transaction without the completion. */
-  async #leaveInDoubt({ execution }: Claim): Promise<Result> {
+  async #leaveInDoubt({ execution }: Inserted): Promise<Result> {
     const { store, emit, call } = this.#options;
     const reason = 'the transaction was committed without completing the key';
     emit('in_doubt', { ...call, cause: 'status', reason });
@@ -343,8 +345,4 @@ const executed = (response: BackendResponse): Result => ({
   stored: true,
 });
 
-function resultOf(found: PeekAnswer): Result {
-  if (found.kind === 'absent') return { kind: 'in_flight' };
-  if (found.kind !== 'completed') return found;
-  return { kind: 'replayed', response: found.response, requestId: found.requestId };
-}
+const isWhole = (claim?: Inserted): claim is Inserted & Claim => claim?.record !== undefined;

@@ -123,3 +123,19 @@ it('a merchant whose time limit passes between completeIn and COMMIT is answered
   // Told that the outcome is unknown, it could ask for as long as keys in doubt are kept, and this one is kept for a day.
   expect((await post(newKey())).status).toBe(201);
 });
+
+it('a handler that goes on after startIn has refused its savepoint leaves its key in doubt', async () => {
+  const { post } = await application(async (idempotency, end) => {
+    const client = await pool.connect();
+    await client.query('BEGIN; SAVEPOINT nested');
+    await idempotency.startIn(client).catch(() => {});
+    await pay(client, idempotency.key);
+    await client.query('RELEASE nested; COMMIT');
+    client.release();
+    end(200);
+  });
+  const key = newKey();
+  expect(codeOf(await post(key))).toBe('outcome_unknown');
+  expect(codeOf(await post(key))).toBe('outcome_unknown');
+  expect(await paid(key)).toBe(1);
+});
