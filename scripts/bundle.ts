@@ -41,7 +41,6 @@ export async function bundleCommand(dist = join(root, 'dist')): Promise<boolean>
       'store/sqlite/writer-thread': 'src/store/sqlite/writer-thread.ts',
       'keys/key-file-thread': 'src/keys/key-file-thread.ts',
     },
-    plugins: [installedForTracing],
     define: { 'import.meta.url': 'FILE_URL', 'import.meta.main': 'false' },
     banner: { js: "const FILE_URL = require('node:url').pathToFileURL(__filename).href;" },
   });
@@ -72,13 +71,6 @@ export async function bundleCommand(dist = join(root, 'dist')): Promise<boolean>
 }
 
 const escaped = (unit: string) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`;
-
-/** The packages of `tracing.endpoint` are not in the bundle (ADR 32). prom-client requires one of them. */
-const installedForTracing: Plugin = {
-  name: 'tracing',
-  setup: ({ onResolve }) =>
-    onResolve({ filter: /^@opentelemetry\// }, ({ kind }) => ({ external: kind === 'dynamic-import' })),
-};
 
 /** `src/main.ts`, which loads the bundle in place of the sources. */
 async function mainOf(command: string): Promise<string> {

@@ -1,8 +1,13 @@
 import { randomUUID } from 'node:crypto';
 import http from 'node:http';
 import https from 'node:https';
+import { createRequire } from 'node:module';
 import { hostname } from 'node:os';
 import { setImmediate } from 'node:timers/promises';
+import type * as Api from '@opentelemetry/api';
+import type * as Otlp from '@opentelemetry/exporter-trace-otlp-http';
+import type * as Resources from '@opentelemetry/resources';
+import type * as Sdk from '@opentelemetry/sdk-trace';
 import type { ReadableSpan, SpanExporter } from '@opentelemetry/sdk-trace';
 import { type Clock, within } from '../lib/clock.ts';
 import { thisBuild } from '../lib/program.ts';
@@ -33,7 +38,7 @@ export async function openRecorder(
   options: TracingOptions & { endpoint: string },
   tools: SpanExportTools,
 ): Promise<Recorder> {
-  const { api, sdk, resources, otlp } = await loadOpenTelemetry();
+  const { api, sdk, resources, otlp } = loadOpenTelemetry();
   const { maxQueued, timeoutMs } = options;
   const url = new URL(options.endpoint);
   if (url.pathname === '/') url.pathname = '/v1/traces';
@@ -184,14 +189,14 @@ function reasonOf(error: Error | undefined): string {
 const INSTALL =
   'npm install @opentelemetry/api@1 @opentelemetry/sdk-trace@3 @opentelemetry/resources@3 @opentelemetry/exporter-trace-otlp-http@0.301';
 
-async function loadOpenTelemetry() {
+/** By `require`: an `import` from the bundle of the command, which V8 has compiled before, prints a warning of Node. */
+function loadOpenTelemetry() {
+  const load = createRequire(import.meta.url);
   try {
-    const [api, sdk, resources, otlp] = await Promise.all([
-      import('@opentelemetry/api'),
-      import('@opentelemetry/sdk-trace'),
-      import('@opentelemetry/resources'),
-      import('@opentelemetry/exporter-trace-otlp-http'),
-    ]);
+    const api = load('@opentelemetry/api') as typeof Api;
+    const sdk = load('@opentelemetry/sdk-trace') as typeof Sdk;
+    const resources = load('@opentelemetry/resources') as typeof Resources;
+    const otlp = load('@opentelemetry/exporter-trace-otlp-http') as typeof Otlp;
     // Older versions, which an application may have for itself, lack the first of these.
     for (const needed of [sdk.TracerProvider, resources.resourceFromAttributes, otlp.OTLPTraceExporter])
       if (typeof needed !== 'function')
@@ -199,7 +204,7 @@ async function loadOpenTelemetry() {
     return { api, sdk, resources, otlp };
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
-    if (code !== 'ERR_MODULE_NOT_FOUND') throw error;
+    if (code !== 'MODULE_NOT_FOUND') throw error;
     throw new Error(`tracing.endpoint: needs packages that are not installed: ${INSTALL}`);
   }
 }
