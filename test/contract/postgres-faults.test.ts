@@ -243,6 +243,14 @@ async function withPostgres(times: Partial<StoreTimes> = {}) {
 }
 
 describe('when the server', () => {
+  it('starts together with a gateway, that one waits for it', async () => {
+    const { server: own, place } = await withPostgres();
+    await own.kill();
+    const opening = storeForTest(place);
+    await own.start();
+    expect(await (await opening).start(newRequest())).toEqual({ kind: 'started' });
+  });
+
   it('is killed in the middle of writes, what was answered is there when it is back, and nothing else is for sure', async () => {
     const { server: own, store } = await withPostgres();
     const owners: Execution[] = [];

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterReading } from '../../lib/clock.ts';
 import { StoreUnavailable } from '../types.ts';
 import { Batches, type Change, type Command, nextBatch, type Pending } from './batch.ts';
@@ -7,6 +8,15 @@ import { Connection, failureOf, NOT_WRITTEN, type ServerOptions } from './connec
 const WRITERS = 4;
 const READERS = 2;
 const LOOK_EVERY_MS = 250;
+const RETRY_MS = 100;
+/** Why a server that is starting cannot be reached: its port, its name, or itself says so. */
+const STARTING: ReadonlySet<unknown> = new Set([
+  'ECONNREFUSED',
+  'ECONNRESET',
+  'ENOTFOUND',
+  'EAI_AGAIN',
+  '57P03',
+]);
 /** A write that works is not cancelled, because its repetition would take as long: a large response would never be stored. */
 const LONGEST_WRITE_MS = 60_000;
 
@@ -59,8 +69,8 @@ export class Lanes {
 
   /** Opens a connection of each kind, and the others in the background. @throws {StoreUnavailable} with a message for the operator */
   async open(): Promise<void> {
-    for (const [lane] of [this.#readers, this.#writers])
-      await this.#connect(lane as Lane, this.#options.connectTimeoutMs);
+    const untilMs = performance.now() + this.#options.connectTimeoutMs;
+    for (const [lane] of [this.#readers, this.#writers]) await this.#connectBy(lane as Lane, untilMs);
     for (const lane of this.#all()) if (!lane.connection) this.#connect(lane).catch(ignore);
   }
 
@@ -149,6 +159,20 @@ export class Lanes {
   }
 
   #all = (): Lane[] => [...this.#writers, ...this.#readers];
+
+  /** Tries again while the server is not there, because it may be starting together with this process. */
+  async #connectBy(lane: Lane, untilMs: number): Promise<void> {
+    for (;;) {
+      try {
+        await this.#connect(lane, Math.max(1, Math.ceil(untilMs - performance.now())));
+        return;
+      } catch (error) {
+        const { code } = ((error as Error).cause ?? {}) as { code?: string };
+        if (!STARTING.has(code) || performance.now() + RETRY_MS > untilMs) throw error;
+        await sleep(RETRY_MS);
+      }
+    }
+  }
 
   async #connect(lane: Lane, limitMs?: number): Promise<void> {
     lane.isConnecting = true;
