@@ -17,6 +17,7 @@ import { promisify } from 'node:util';
 import pg from 'pg';
 import { schemaSql } from '../../src/store/postgres/schema.ts';
 import { freePort } from './free-port.ts';
+import { limitFiles } from './limit-files.ts';
 
 /** Debian keeps the programs of each version in a folder of its own. */
 const BIN = ['/usr/lib/postgresql']
@@ -38,6 +39,11 @@ function program(name: string): string {
   if (BIN) return join(BIN, name);
   throw new Error('the tests need postgresql, 13 or newer: npm test -- --install installs it from Debian');
 }
+
+/** Options of `initdb`: the files of the log are so short that it goes on under the limit {@link TABLES_FULL}. */
+export const SHORT_LOG_FILES = ['--wal-segsize=1'];
+/** A limit for files. It is no multiple of a page, so that a page is written in part, as on a full disk. */
+export const TABLES_FULL = 1024 ** 2 + 4096;
 
 const execute = promisify(execFile);
 
@@ -69,10 +75,14 @@ export async function launchStandby(
   return standby;
 }
 
-/** A server on a free port, with its schema prepared. The caller stops it. */
-export async function launchPostgres(settings: Record<string, string> = {}): Promise<PostgresServer> {
+/** A server on a free port, with its schema prepared. The caller stops it. @param more options of `initdb` */
+export async function launchPostgres(
+  settings: Record<string, string> = {},
+  more: readonly string[] = [],
+): Promise<PostgresServer> {
   const server = new PostgresServer(await freePort(), settings);
-  await server.run('initdb', '-D', server.data, '-U', USER, '-E', 'UTF8', '--locale=C', '-N', '--auth=trust');
+  const as = ['-U', USER, '-E', 'UTF8', '--locale=C', '-N', '--auth=trust'];
+  await server.run('initdb', '-D', server.data, ...as, ...more);
   await server.start();
   await server.admin.query(schemaSql('oncegate'));
   return server;
@@ -156,17 +166,33 @@ export class PostgresServer {
     await this.admin.query('SELECT pg_reload_conf()');
   }
 
-  /** To the server and its backends. It is stopped first, so that it makes no further ones. */
-  #signal(signal: 'SIGSTOP' | 'SIGCONT' | 'SIGKILL'): void {
+  /** Its backends and the server itself, which is stopped first, so that it makes no further ones. */
+  #stopped(): number[] {
     process.kill(this.pid, 'SIGSTOP');
     const children = readFileSync(`/proc/${this.pid}/task/${this.pid}/children`, 'utf8');
-    for (const pid of [...children.trim().split(' ').filter(Boolean).map(Number), this.pid])
+    return [...children.trim().split(' ').filter(Boolean).map(Number), this.pid];
+  }
+
+  #signal(signal: 'SIGSTOP' | 'SIGCONT' | 'SIGKILL'): void {
+    for (const pid of this.#stopped())
       try {
         process.kill(pid, signal);
       } catch (error) {
         // It has ended meanwhile.
         if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
       }
+  }
+
+  /** Makes writes behind this place of any file fail, as on a full disk, or succeed again. Until it is started again. */
+  limitFiles(bytes: number | 'unlimited'): void {
+    for (const pid of this.#stopped())
+      try {
+        limitFiles(pid, bytes, OWNER);
+      } catch (error) {
+        // A backend has ended meanwhile.
+        if (existsSync(`/proc/${pid}`)) throw error;
+      }
+    process.kill(this.pid, 'SIGCONT');
   }
 
   /** Stops all its processes, until it is thawed. The kernel still accepts connections for it. */

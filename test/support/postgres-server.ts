@@ -11,8 +11,8 @@ afterAll(async () => {
 });
 
 /** A real PostgreSQL on a free loopback port with its own folder; stopped after the test file. */
-export async function startPostgres(settings: Record<string, string> = {}): Promise<PostgresServer> {
-  const server = await launchPostgres(settings);
+export async function startPostgres(...how: Parameters<typeof launchPostgres>): Promise<PostgresServer> {
+  const server = await launchPostgres(...how);
   running.add(server);
   return server;
 }
