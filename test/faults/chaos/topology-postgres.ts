@@ -1,6 +1,12 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { TcpProxy } from '../../support/breakable-wire.ts';
-import { launchPostgres, launchStandby, type PostgresServer } from '../../support/postgres-process.ts';
+import {
+  launchPostgres,
+  launchStandby,
+  type PostgresServer,
+  SHORT_LOG_FILES,
+  TABLES_FULL,
+} from '../../support/postgres-process.ts';
 import { until } from '../../support/until.ts';
 import type { StoreFault, Topology } from './topology.ts';
 import { faultOf, lateRequests } from './topology-redis.ts';
@@ -61,8 +67,33 @@ function faultsOf(wire: TcpProxy, find: () => PostgresServer): StoreFault[] {
       heal: () => wire.swallowReplies(false),
     },
     lateRequests(() => wire, 'postgres'),
+    faultOf('disk full, postgres ends', find, {
+      // No byte can be written, and the server ends when it writes its log.
+      inject: (server) => server.limitFiles(1),
+      heal: (server) => server.restart(),
+    }),
   ];
 }
+
+/** Adds rows that are no records of anybody until one is refused, a few at a time, because what a refused statement used is free again. */
+const FILL = `DO $$ BEGIN LOOP
+    SET LOCAL synchronous_commit = off;
+    INSERT INTO oncegate.records (id, state, expires_at, due)
+      SELECT decode(md5(random()::text), 'hex'), 'completed', 'infinity', 'infinity' FROM generate_series(1, 5);
+    COMMIT;
+  END LOOP; END $$`;
+
+/** The log can be written, and the table of records, which is the longest file, cannot grow. */
+const fullTables = (server: PostgresServer): StoreFault => ({
+  name: 'disk full, tables cannot grow',
+  inject: async () => {
+    const { rows } = await server.admin.query(`SELECT pg_relation_size('oncegate.records')::int AS bytes`);
+    server.limitFiles(rows[0].bytes + TABLES_FULL);
+    const error = await server.admin.query(FILL).catch((error: unknown) => error);
+    if (!String(error).includes('could not extend file')) throw error;
+  },
+  heal: () => server.limitFiles('unlimited'),
+});
 
 /** An address that leads to the server that is the primary. */
 async function addressOf({ port }: PostgresServer): Promise<TcpProxy> {
@@ -81,11 +112,11 @@ const configOf = ({ host, port }: TcpProxy, mayLoseOnFailover = false): Topology
 
 /** One server. */
 export async function startPostgres(): Promise<Topology> {
-  const server = await launchPostgres();
+  const server = await launchPostgres({}, SHORT_LOG_FILES);
   const wire = await addressOf(server);
   return {
     config: configOf(wire),
-    faults: faultsOf(wire, () => server),
+    faults: [...faultsOf(wire, () => server), fullTables(server)],
     stop: async () => {
       await wire.close();
       await server.stop();
