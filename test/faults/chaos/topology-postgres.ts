@@ -15,6 +15,8 @@ import { faultOf, lateRequests } from './topology-redis.ts';
 const APART_MS = 700;
 /** Every standby is synchronous. */
 const SYNCHRONOUS = { synchronous_standby_names: '*' };
+/** A standby follows a primary again as soon as that is back. By default it may wait for five seconds. */
+const FOLLOWS_AT_ONCE = { wal_retrieve_retry_interval: '100ms' };
 
 const WAITING = `wait_event = 'SyncRep'`;
 const OF_GATEWAYS = `application_name = 'oncegate'`;
@@ -128,7 +130,7 @@ export async function startPostgres(): Promise<Topology> {
 export async function startPostgresPair(isSynchronous: boolean): Promise<Topology> {
   const settings = isSynchronous ? SYNCHRONOUS : undefined;
   let primary = await launchPostgres();
-  let standby = await launchStandby(primary);
+  let standby = await launchStandby(primary, FOLLOWS_AT_ONCE);
   if (settings) await primary.set(settings);
   const wire = await addressOf(primary);
   await following(primary);
@@ -146,7 +148,7 @@ export async function startPostgresPair(isSynchronous: boolean): Promise<Topolog
   /** A new standby in place of the old primary, as operators make one. */
   const rejoin = async (old: PostgresServer) => {
     await old.stop();
-    standby = await launchStandby(primary);
+    standby = await launchStandby(primary, FOLLOWS_AT_ONCE);
     await following(primary);
   };
   const failovers = [
