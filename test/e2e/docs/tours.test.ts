@@ -40,11 +40,12 @@ describe('the README', () => {
       ({ language, text }) => language === 'yaml' && text.includes('upstream:'),
     );
     const parts = [...README.matchAll(/`(store: \{.*?\})`/g)].map(([, part = '']) => part);
-    const env = { ONCEGATE_PEPPER: 'a-long-random-pepper', REDIS_URL: 'redis://127.0.0.1:6379' };
+    const DATABASE_URL = 'postgres://oncegate@127.0.0.1/payments';
+    const env = { ONCEGATE_PEPPER: 'a-long-random-pepper', DATABASE_URL };
     expect([whole.length, parts.length]).toEqual([1, 1]);
     expect(parseConfig(whole[0]?.text ?? '', env).store.kind).toBe('sqlite');
     const upstream = 'upstream: { url: "http://127.0.0.1:9000" }';
-    expect(parseConfig(`${upstream}\n${parts[0]}`, env).store.kind).toBe('redis');
+    expect(parseConfig(`${upstream}\n${parts[0]}`, env).store.kind).toBe('postgres');
   });
 });
 
