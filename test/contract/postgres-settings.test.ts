@@ -1,6 +1,7 @@
 import { spawn } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
+import pg from 'pg';
 import { expect, onTestFinished, test } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
 import type { PostgresOptions } from '../../src/store/postgres/health.ts';
@@ -46,6 +47,50 @@ test('health warns of settings with which a crash or a failover loses records', 
   await until(async () => (await register.health()).ok);
   const asynchronous = 'postgres has 1 standby and no synchronous_standby_names';
   expect(await warnings()).toEqual([...unsafe, asynchronous]);
+});
+
+test('health warns of rows that are gone and not removed, until they are', async () => {
+  const { admin, url } = await startPostgres({ fsync: 'off', autovacuum: 'off' });
+  await admin.query(`CREATE SEQUENCE numbers; CREATE ROLE gateway LOGIN; GRANT USAGE ON SCHEMA oncegate TO gateway;
+    GRANT ALL ON ALL TABLES IN SCHEMA oncegate TO gateway`);
+  const register = await opened({ url: url.replace('oncegate@', 'gateway@'), timeoutMs: 10_000 });
+  const dead = async () => (await register.health()).warnings.filter((text) => text.includes('gone'));
+  const add = (rows: number) => `INSERT INTO oncegate.records (id, state, expires_at, due)
+    SELECT int8send(nextval('numbers')), 'completed', 'infinity', 'infinity' FROM generate_series(1, ${rows})`;
+  /** A session counts its rows when it ends, and otherwise some seconds later. */
+  const run = async (text: string) => {
+    const client = new pg.Client(url);
+    await client.connect();
+    await client.query(text);
+    await client.end();
+  };
+  // Rows of a transaction that was rolled back are gone, too.
+  const kill = (rows: number) => run(`BEGIN; ${add(rows)}; ROLLBACK`);
+  const untilCounted = (rows: number) =>
+    until(async () => {
+      const text = `SELECT n_dead_tup::int AS rows FROM pg_stat_user_tables WHERE relname = 'records'`;
+      return (await admin.query(text)).rows[0].rows === rows;
+    });
+  await kill(100_000);
+  await untilCounted(100_000);
+  expect(await dead()).toEqual([]);
+  await kill(1);
+  await untilCounted(100_001);
+  const warning = 'the table of records has more than 10 rows that are gone for each one that is there';
+  expect(await dead()).toEqual([expect.stringContaining(warning)]);
+  await run(add(10_001));
+  await until(async () => (await dead()).length === 0);
+  // As after a crash of the server, the counters begin at zero.
+  await run(
+    "ANALYZE oncegate.records; SELECT pg_stat_reset_single_table_counters('oncegate.records'::regclass)",
+  );
+  await kill(100_010);
+  await untilCounted(100_010);
+  expect(await dead()).toEqual([]);
+  await kill(1);
+  await until(async () => (await dead()).length === 1);
+  await run('VACUUM oncegate.records');
+  await until(async () => (await dead()).length === 0);
 });
 
 test.each([

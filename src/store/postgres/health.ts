@@ -19,6 +19,8 @@ export interface PostgresOptions extends ServerOptions {
 
 /** A transaction that is open for so long keeps rows that are gone from being removed. */
 const LONG_TRANSACTION = '1 hour';
+/** More rows that are gone than a vacuum leaves that can remove them. */
+const MANY_DEAD = { rows: 100_000, forEach: 10 };
 
 /** Looks at the settings of the server, and writes a probe. */
 export class PostgresHealth {
@@ -41,9 +43,13 @@ export class PostgresHealth {
     const text = `SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_standby_names'),
       (SELECT count(*)::int FROM pg_stat_replication WHERE state IS DISTINCT FROM 'backup'),
       (SELECT count(*)::int FROM pg_stat_replication WHERE coalesce(sync_state, 'sync') IN ('sync', 'quorum')),
-      (SELECT max(${CLOCK} - xact_start) > interval '${LONG_TRANSACTION}' FROM pg_stat_activity WHERE backend_xmin IS NOT NULL)`;
-    const [row] = await this.#lanes.ask<[string, string, string, number, number, boolean | null]>(text);
-    const [fsync, pages, standbys, replicas, synchronous, isLong] = row as NonNullable<typeof row>;
+      (SELECT max(${CLOCK} - xact_start) > interval '${LONG_TRANSACTION}' FROM pg_stat_activity WHERE backend_xmin IS NOT NULL),
+      -- The counters begin at zero after a crash. What the last vacuum counted, reltuples, stays.
+      (SELECT n_dead_tup > greatest(${MANY_DEAD.rows}, ${MANY_DEAD.forEach} * greatest(n_live_tup, reltuples))
+        FROM pg_stat_user_tables JOIN pg_class ON oid = relid WHERE oid = to_regclass('${this.#options.schema}.records'))`;
+    const [row] =
+      await this.#lanes.ask<[string, string, string, number, number, boolean | null, boolean | null]>(text);
+    const [fsync, pages, standbys, replicas, synchronous, isLong, hasDead] = row as NonNullable<typeof row>;
     this.hasStandbys = standbys !== '';
     const dangers = [
       fsync !== 'on' &&
@@ -58,6 +64,8 @@ export class PostgresHealth {
         'postgres waits for a synchronous standby, and none is connected: payouts get 503',
       isLong &&
         `a transaction in the database is open for more than ${LONG_TRANSACTION}: rows that are gone cannot be removed`,
+      hasDead &&
+        `the table of records has more than ${MANY_DEAD.forEach} rows that are gone for each one that is there: until vacuum has removed them, the store becomes slower`,
     ];
     this.#dangers = dangers.filter((danger) => typeof danger === 'string');
   }
