@@ -23,7 +23,7 @@ it('while the disk of PostgreSQL is full, payouts get 503; what was sent is comp
   await until(async () => (await metric(adminUrl, 'oncegate_pending_writes')) === 0);
   const paid = await until(async () => {
     const retry = await withdraw(url, { key: 'sent' });
-    return retry.status === 201 && retry;
+    return retry.status === 201 ? retry : undefined;
   });
   expect(isReplay(paid)).toBe(true);
   await until(async () => (await withdraw(url, { key: 'refused' })).status === 201);
