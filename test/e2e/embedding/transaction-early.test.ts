@@ -73,7 +73,9 @@ it('in flight, if the transaction does not end in time, and the commit is replay
     { completeRetryMs: 200 },
   );
   const key = newKey();
-  expect(codeOf(await post(key))).toBe('request_in_flight');
+  const early = await post(key);
+  expect(early.status).toBe(409);
+  expect(codeOf(early)).toBe('request_in_flight');
   allow();
   await until(async () => (await post(key)).status === 201);
   expect(await paid(key)).toBe(1);
