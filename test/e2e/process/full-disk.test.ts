@@ -69,6 +69,8 @@ it('a disk that is filled while 24 merchants pay, and freed again: one payout a 
     limitFiles(gateway.pid, bytes);
     await until(() => ended(503).length > refused + MERCHANTS);
     await until(async () => (await refuses()) === 1);
+    // A store that has just worked again is asked after a quarter of a second at the earliest.
+    await until(() => said(EVENTS.store_refuses.message).length > outages);
     const { status, body } = await readiness();
     expect([status, body.toString()]).toEqual([503, expect.stringMatching(/"name":"store","ok":false/)]);
     const replay = await withdraw(gateway.url, { key: known });
