@@ -209,7 +209,8 @@ export class HandlerTransaction {
       this.#requireStore();
       const claimed = await commits.claim(transaction.client, execution);
       if (!claimed) return { kind: 'taken' };
-      claim = { ...claimed, isOver: true };
+      // Even a rollback does not show it: a COMMIT that the function has sent itself may still wait for a standby.
+      claim = { ...claimed, isOver: false };
       this.#claim = claim;
       const response = this.#responseOf(await work(transaction.client as never));
       this.#isCommitting = true;

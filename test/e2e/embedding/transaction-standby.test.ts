@@ -1,22 +1,29 @@
 /** Transactions of handlers on a server with a synchronous standby. */
-import { expect, it, onTestFinished } from 'vitest';
+import { beforeAll, expect, it, onTestFinished } from 'vitest';
 import { postgresStore } from '../../../src/index.ts';
-import { startPostgres, startStandby } from '../../support/postgres-server.ts';
+import { type PostgresServer, startPostgres, startStandby } from '../../support/postgres-server.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
 import { embed } from './embedded.ts';
 
 const CONNECTIONS = 3;
 
-it('a standby that is away keeps transactions from being answered, and none is paid twice or lost when it is back', async () => {
-  const primary = await startPostgres({ fsync: 'off' });
-  const standby = await startStandby(primary, { fsync: 'off' });
+let primary: PostgresServer;
+let standby: PostgresServer;
+
+beforeAll(async () => {
+  primary = await startPostgres({ fsync: 'off' });
+  standby = await startStandby(primary, { fsync: 'off' });
   await primary.set({ synchronous_standby_names: '*' });
   const { admin } = primary;
   await until(
     async () => (await admin.query("SELECT FROM pg_stat_replication WHERE sync_state = 'sync'")).rowCount,
   );
   await admin.query('CREATE TABLE payouts (key text)');
+});
+
+it('a standby that is away keeps transactions from being answered, and none is paid twice or lost when it is back', async () => {
+  const { admin } = primary;
   const store = await postgresStore({ url: primary.url, timeoutMs: 500, maxTransactions: CONNECTIONS });
   onTestFinished(() => store.close());
   const { post } = await embed(
@@ -54,4 +61,27 @@ it('a standby that is away keeps transactions from being answered, and none is p
   expect(
     (await admin.query("SELECT FROM oncegate.records WHERE state IN ('executing', 'in_doubt')")).rowCount,
   ).toBe(0);
+});
+
+it('a COMMIT of the handler itself that waits for the standby leaves no key free, although the handler throws', async () => {
+  const { admin } = primary;
+  const store = await postgresStore({ url: primary.url, timeoutMs: 500, leaseMs: 1000 });
+  onTestFinished(() => store.close());
+  const { post } = await embed(
+    (app, protect) =>
+      app.post('/payouts', protect, async (req) => {
+        await req.idempotency?.transaction(async (client) => {
+          await client.query('INSERT INTO payouts VALUES ($1)', [req.idempotency?.key]);
+          client.query('COMMIT').catch(() => {});
+          throw new Error('no');
+        });
+      }),
+    { store, transactional: true, completeRetryMs: 200 },
+  );
+  standby.freeze();
+  // The COMMIT may take effect as soon as the standby is back.
+  expect((await post('own')).status).toBe(409);
+  standby.thaw();
+  await until(async () => codeOf(await post('own')) === 'outcome_unknown');
+  expect((await admin.query("SELECT FROM payouts WHERE key = 'own'")).rowCount).toBe(1);
 });
