@@ -65,6 +65,11 @@ export class KeyIndex {
   }
 }
 
+/** Once for all hashes, and with what an operator writes. */
+const NO_PEPPER =
+  'the file: has hashes, and there is no pepper to check them with. Set auth.pepper to the one that made them, such as pepper: "${' +
+  'ONCEGATE_PEPPER}"';
+
 /** @throws KeyFileError */
 function entriesOf(
   { merchants }: KeyFile,
@@ -74,13 +79,13 @@ function entriesOf(
   const entries = new Map<string, KeyEntry>();
   const paths = new Map<string, string>();
   const mistakes: string[] = [];
+  const hasHashes = merchants.some(({ keys }) => keys.some(({ hash }) => hash !== undefined));
+  if (hasHashes && pepper === undefined) mistakes.push(NO_PEPPER);
   for (const [m, { code, keys }] of merchants.entries()) {
     for (const [k, declared] of keys.entries()) {
       const path = `merchants[${m}].keys[${k}]`;
       const entry = entryOf(declared, code, key);
       const twin = paths.get(entry.digest);
-      if (declared.hash !== undefined && pepper === undefined)
-        mistakes.push(`${path}.hash: cannot be checked without a pepper; set auth.pepper`);
       if (twin !== undefined) mistakes.push(`${path}: is the same secret key as ${twin}`);
       paths.set(entry.digest, path);
       entries.set(entry.digest, entry);
