@@ -28,5 +28,7 @@ export function firstConfig({ backend, forward, store, dataFolder, keyFile }: Fi
     document.deleteIn(['auth', 'pepper']);
     document.setIn(['auth', 'keys'], document.createNode({ source: 'upstream' }, { flow: true }));
   }
-  return document.toString({ lineWidth: 0 });
+  const text = document.toString({ lineWidth: 0 });
+  // The comments show the stores that were not chosen.
+  return text.replace(new RegExp(`^# store: \\{ kind: ${store}, .*\n`, 'm'), '');
 }

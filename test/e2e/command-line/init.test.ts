@@ -166,7 +166,11 @@ it('init names the server of the store, whose address is a secret, and says how 
     );
     const file = join(folder, 'gateway.yaml');
     const env = { ...secretsIn(folder), STORE_URL: url };
-    expect(parseConfig(readFileSync(file, 'utf8'), env).store).toMatchObject({ kind, url });
+    const text = readFileSync(file, 'utf8');
+    expect(parseConfig(text, env).store).toMatchObject({ kind, url });
+    // The stores that were not chosen are shown in comments.
+    const other = kind === 'postgres' ? 'redis' : 'postgres';
+    expect(text.match(/store: \{ kind: \w+/g)).toEqual([`store: { kind: ${kind}`, `store: { kind: ${other}`]);
     expect(existsSync(join(folder, 'data'))).toBe(false);
     const step = `oncegate store prepare --config ${file}`;
     expect(written.stderr.includes(`\n  ${step}\n`)).toBe(kind === 'postgres');
