@@ -1,4 +1,4 @@
-import { constants, existsSync, mkdirSync } from 'node:fs';
+import { constants, existsSync, mkdirSync, statSync } from 'node:fs';
 import { open } from 'node:fs/promises';
 import { dirname } from 'node:path';
 
@@ -6,10 +6,13 @@ import { dirname } from 'node:path';
  * Creates a folder that only this user can access, and its missing parents. (`mkdirSync` with `recursive` never returns in
  * places such as /proc, where the parent exists and nothing can be created in it.)
  *
- * @throws {NodeJS.ErrnoException} if it cannot be created
+ * @throws {Error} with a message for the operator if it cannot be created
  */
 export function makeFolder(path: string): void {
-  if (existsSync(path)) return;
+  if (existsSync(path)) {
+    if (!statSync(path).isDirectory()) throw new Error(`${path} is not a folder`);
+    return;
+  }
   const parent = dirname(path);
   if (parent !== path) makeFolder(parent);
   try {

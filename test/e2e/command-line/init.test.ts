@@ -146,6 +146,12 @@ it('init writes nothing if an option is missing or wrong', async () => {
     expect(ended.stderr).toMatch(reason);
     expect(readdirSync(folder)).toEqual([]);
   }
+  const file = join(newFolder(), 'file');
+  writeFileSync(file, '');
+  for (const folder of [file, join(file, 'new')]) {
+    const ended = await init(folder, [...backend, '--merchant', 'M']);
+    expect(ended).toEqual({ code: 1, stdout: '', stderr: `oncegate: ${file} is not a folder\n` });
+  }
 });
 
 it('init names the server of the store, whose address is a secret, and says how its tables are made', async () => {
