@@ -71,7 +71,7 @@ function comparable({ kind, metadata, data, ...rest }: Parsed, labels: object | 
   );
 }
 
-describe.each(['redis', 'sqlite'])('the chart with %s', (store) => {
+describe.each(['redis', 'postgres', 'sqlite'])('the chart with %s', (store) => {
   it('has the objects of the overlay of kustomize', () => {
     const byName = (objects: Parsed[]) =>
       new Map(
@@ -170,23 +170,6 @@ describe('the chart', () => {
     };
     expect(rendered(off).map(({ kind }) => kind)).not.toContain('NetworkPolicy');
     expect(rendered(off).map(({ kind }) => kind)).not.toContain('ServiceMonitor');
-  });
-
-  it('has the same objects with PostgreSQL as with Redis, but for its address', () => {
-    const [postgres, redis] = ['postgres', 'redis'].map((store) => rendered({ store }));
-    const kept = (objects: Parsed[] = []) =>
-      objects
-        .filter(({ kind }) => !['ConfigMap', 'NetworkPolicy'].includes(kind))
-        .map((object) => comparable(object, object.metadata.labels));
-    expect(kept(postgres)).toEqual(kept(redis));
-    const written = parse(find(postgres as Parsed[], 'ConfigMap').data['gateway.yaml']);
-    const { store, shutdown } = parse(find(redis as Parsed[], 'ConfigMap').data['gateway.yaml']);
-    const { identityFile } = store;
-    expect(written).toMatchObject({
-      shutdown,
-      store: { kind: 'postgres', url: expect.stringMatching('DATABASE_URL'), identityFile },
-    });
-    expect(find(postgres as Parsed[], 'NetworkPolicy').spec.egress.at(-1).ports).toEqual([{ port: 5432 }]);
   });
 
   it('refuses values that it does not have', () => {

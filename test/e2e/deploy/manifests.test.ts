@@ -15,6 +15,7 @@ const ENVIRONMENT = {
   ONCEGATE_ADMIN_TOKEN: 'a'.repeat(32),
   ONCEGATE_METRICS_TOKEN: 'm'.repeat(32),
   REDIS_URL: 'rediss://redis:6379',
+  DATABASE_URL: 'postgres://oncegate@postgres/payments',
 };
 
 /** Parsed YAML, whose form the test checks. */
@@ -28,7 +29,7 @@ function build(overlay: string): Manifest[] {
   return parseAllDocuments(stdout).map((document) => document.toJS());
 }
 
-describe.each(['redis', 'sqlite'])('the manifests of the overlay %s', (overlay) => {
+describe.each(['redis', 'postgres', 'sqlite'])('the manifests of the overlay %s', (overlay) => {
   const manifests = build(overlay);
   const of = (kind: string, name = 'oncegate'): Manifest => {
     const found = manifests.filter(
@@ -138,7 +139,8 @@ describe.each(['redis', 'sqlite'])('the manifests of the overlay %s', (overlay) 
       ports.map(({ port }: Manifest) => port),
     );
     expect(ports).toContain(Number(new URL(config.upstream.url).port));
-    if (overlay === 'redis') expect(ports).toContain(6379);
+    const port = { redis: 6379, postgres: 5432 }[overlay];
+    if (port) expect(ports).toContain(port);
   });
 });
 
