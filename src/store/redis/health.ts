@@ -120,8 +120,8 @@ export class RedisHealth {
         ),
       );
       // As create.lua reads it.
-      const mark = await client.get(`${this.#starts[0]}closed`);
-      if (mark !== null && !mark.startsWith('n')) throw new StoreClosed();
+      const closed = await client.get(`${this.#starts[0]}closed`);
+      if (closed !== null && !closed.startsWith('n')) throw new StoreClosed();
       for (const { replicated } of written) if (!(await replicated)) throw new NotReplicated(true);
       const { refusal } = this;
       return { ok: refusal === undefined, detail: refusal ?? 'redis', warnings: this.#warnings() };
