@@ -63,7 +63,7 @@ async function accept(args: string[], { env, stdout }: Terminal): Promise<void> 
   const config = loadConfig(configFile, env);
   refuseMissingStore(config);
   const file = identityFileOf(configFile, config);
-  const opened = await openLedger(config, systemClock);
+  const opened = await openLedger(config, systemClock, { mayBeFile: true });
   try {
     const { mode } = config.idempotency;
     const accepting = acceptStore({ file, store: opened, mode, clock: systemClock }, note);
@@ -83,7 +83,7 @@ async function accept(args: string[], { env, stdout }: Terminal): Promise<void> 
 async function repairIndex(args: string[], { env, stdout, stderr }: Terminal): Promise<void> {
   const { config: file } = readArguments(args, { config: OPTIONS.config }, USAGE);
   const config = loadConfig(required(file, 'config', USAGE), env);
-  const register = await openRegister(config, 'oncegate store', systemClock);
+  const register = await openRegister(config, 'oncegate store', systemClock, { mayBeFile: true });
   try {
     if (!register.repairIndex)
       throw new Exit(

@@ -1,3 +1,4 @@
+import { existsSync, statSync } from 'node:fs';
 import { hostname } from 'node:os';
 import type * as z from 'zod';
 import { type CertificatePaths, ClientTls, WatchedCertificate } from '../lib/certificate.ts';
@@ -16,6 +17,8 @@ export interface StoreTools {
   emit?: Emit;
   /** The connection of an application, whose database holds the records. Only with `kind: sqlite`; default: a database in `path`. */
   database?: ApplicationDatabase;
+  /** For the commands of an operator: `store.path` may also be the database file of an application. */
+  mayBeFile?: boolean;
   /** How many transactions of an application run at the same time. */
   maxTransactions?: number;
   /** Opens the files of `store.tls`. Default: reports nothing about them. */
@@ -82,7 +85,7 @@ export async function openRegister(
   { store, lock }: Pick<StoreSections, 'store' | 'lock'>,
   gatewayId: string,
   clock: Clock,
-  { openCertificate = openSilently, database, ...tools }: StoreTools = {},
+  { openCertificate = openSilently, database, mayBeFile, ...tools }: StoreTools = {},
 ): Promise<Register> {
   // Import only the configured store: its dependencies take time to load.
   if (store.kind === 'redis') {
@@ -95,9 +98,13 @@ export async function openRegister(
     const options = await postgresOptions(store, openCertificate);
     return await PostgresRegister.open({ ...options, ...tools, clock, gatewayId });
   }
-  if (database) {
+  const isFile = mayBeFile && isFileOfApplication(store.path);
+  if (database || isFile) {
     const { ApplicationRegister } = await import('../store/sqlite/application-register.ts');
-    return await ApplicationRegister.openIn(database, { ...store, ...tools, clock });
+    const options = { ...store, ...tools, clock };
+    return await (database
+      ? ApplicationRegister.openIn(database, options)
+      : ApplicationRegister.openFile(options));
   }
   const { SqliteRegister } = await import('../store/sqlite/sqlite-register.ts');
   return await SqliteRegister.open({ ...store, ...tools, clock });
@@ -115,7 +122,10 @@ export async function openCopyRegister(
   const timeoutMs = Math.max(store.timeoutMs, SHORTEST_COPY_TIMEOUT_MS);
   if (store.kind === 'sqlite') {
     const { SqliteCopyRegister } = await import('../store/sqlite/copy-register.ts');
-    return await SqliteCopyRegister.open({ ...store, timeoutMs, clock });
+    const options = { ...store, timeoutMs, clock };
+    return await (isFileOfApplication(store.path)
+      ? SqliteCopyRegister.openFile(options)
+      : SqliteCopyRegister.open(options));
   }
   const gatewayId = `copy:${process.pid}`;
   if (store.kind === 'postgres') {
@@ -127,6 +137,9 @@ export async function openCopyRegister(
   const options = await redisOptions(store, lock, openSilently);
   return await RedisCopyRegister.open({ ...options, timeoutMs, clock, gatewayId });
 }
+
+/** Whether a path of `kind: sqlite` names the database of an application, and not the folder of a gateway. */
+export const isFileOfApplication = (path: string): boolean => existsSync(path) && statSync(path).isFile();
 
 /**
  * Makes the tables of a store that does not make them itself.

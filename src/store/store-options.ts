@@ -88,7 +88,7 @@ const encryption = z
 
 const sqliteStore = z.strictObject({
   kind: z.literal('sqlite'),
-  /** Folder of the database, shared by all gateways of this machine. */
+  /** Folder of the database, shared by all gateways of this machine. The commands of operators also take the file of an application. */
   path: z.string().min(1).default('./data'),
   identityFile,
   encryption: encryption.optional(),

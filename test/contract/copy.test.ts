@@ -1,10 +1,13 @@
 /** A copy between real stores. What it does when it is killed, paused or undone is in test/unit/copy.test.ts. */
 import { randomUUID } from 'node:crypto';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { Copy, type CopyOptions, type CopyReport } from '../../src/ledger/store-copy.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import type { CopyProgress, CopyRegister, CopyState, Scanned } from '../../src/store/register.ts';
+import { ApplicationRegister } from '../../src/store/sqlite/application-register.ts';
 import type { Encryption } from '../../src/store/store-options.ts';
 import { type AuditRecord, type Execution, StoreClosed } from '../../src/store/types.ts';
 import { newRecord } from '../registers/records.ts';
@@ -20,16 +23,25 @@ const redis = await startRedis();
 
 const postgres = await startPostgres({ fsync: 'off' });
 
-const places: Record<StoreKind, () => StorePlace | Promise<StorePlace>> = {
+const places: Record<StoreKind | 'application', () => StorePlace | Promise<StorePlace>> = {
   sqlite: () => ({ kind: 'sqlite', path: storeFolder() }),
   redis: () => ({ kind: 'redis', url: redis.url, prefix: randomUUID() }),
   postgres: () => newSchema(postgres),
+  application: async () => {
+    const path = join(storeFolder(), 'application.db');
+    using database = new DatabaseSync(path);
+    const options = { timeoutMs: 10_000, clock: systemClock };
+    await (await ApplicationRegister.openIn(database, options)).close();
+    return { kind: 'sqlite', path, isFile: true };
+  },
 };
 const directions = [
   ['sqlite', 'redis'],
   ['redis', 'sqlite'],
   ['sqlite', 'postgres'],
   ['postgres', 'redis'],
+  ['application', 'sqlite'],
+  ['sqlite', 'application'],
 ] as const;
 
 const opened = (place: StorePlace, encryption?: Encryption) =>

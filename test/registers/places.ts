@@ -97,24 +97,23 @@ export async function sqlite(): Promise<Place> {
   };
 }
 
-/** The tables are in the database of an application, which reads its own integers as BigInt. */
+/** The tables are in the database of an application, which reads its own integers as BigInt. The other node is an operator's command. */
 export async function sqliteOfApplication(): Promise<Place> {
   const path = mkdtempSync(join(tmpdir(), 'registers-'));
   let passedMs = 1_000_000;
   const clock = { ...systemClock, monotonicMs: () => passedMs, wallMs: () => 1_700_000_000_000 + passedMs };
-  const open = () =>
-    new DatabaseSync(join(path, 'application.db'), { readBigInts: true, returnArrays: true });
-  const databases = [open(), open()] as const;
-  const [admin] = databases;
+  const file = join(path, 'application.db');
+  const admin = new DatabaseSync(file, { readBigInts: true, returnArrays: true });
   admin.exec('PRAGMA journal_mode = WAL; PRAGMA user_version = 7; CREATE TABLE records (id, name)');
   const options = { clock, timeoutMs: 10_000 };
   const nodes = [
-    await ApplicationRegister.openIn(databases[0], options),
-    await ApplicationRegister.openIn(databases[1], options),
+    await ApplicationRegister.openIn(admin, options),
+    await ApplicationRegister.openFile({ ...options, path: file }),
   ] as const;
+  const copy = await SqliteCopyRegister.openFile({ ...options, path: file });
   afterAll(async () => {
-    await Promise.all(nodes.map((node) => node.close()));
-    for (const database of databases) database.close();
+    await Promise.all([copy, ...nodes].map((node) => node.close()));
+    admin.close();
     rmSync(path, { recursive: true, force: true });
   });
   return {
@@ -136,8 +135,7 @@ export async function sqliteOfApplication(): Promise<Place> {
           "UPDATE oncegate_records SET record = CAST(substr(record, 1, 17) || x'ff' AS BLOB) WHERE lower(hex(record_id)) = ?",
         )
         .run(id),
-    closeTo: async (closed) =>
-      void admin.prepare('UPDATE oncegate_store SET copy_mark = ?').run(`${closed} 1 {}`),
+    closeTo: (closed) => closeTo(copy, closed),
   };
 }
 

@@ -9,6 +9,7 @@ import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
 import { RedisRegister } from '../../src/store/redis/register.ts';
 import type { CopyRegister } from '../../src/store/register.ts';
 import { ResponseCipher } from '../../src/store/response-cipher.ts';
+import { ApplicationRegister } from '../../src/store/sqlite/application-register.ts';
 import { SqliteCopyRegister } from '../../src/store/sqlite/copy-register.ts';
 import { SqliteRegister } from '../../src/store/sqlite/sqlite-register.ts';
 import type { SqliteRegisterOptions } from '../../src/store/sqlite/writer.ts';
@@ -18,6 +19,8 @@ import type { Lifetimes } from '../../src/store/types.ts';
 export interface SqlitePlace {
   kind: 'sqlite';
   path: string;
+  /** The path is the database file of an application. */
+  isFile?: boolean;
 }
 
 export interface RedisPlace {
@@ -59,8 +62,11 @@ export async function openStore(
 ): Promise<Store> {
   const { timeoutMs, ...lifetimes } = { ...LONG, ...times };
   const own = { gatewayId, lifetimes, clock, cipher: new ResponseCipher(encryption) };
-  if (place.kind === 'sqlite')
-    return new Ledger(await SqliteRegister.open({ path: place.path, timeoutMs, clock }), own);
+  if (place.kind === 'sqlite') {
+    const options = { path: place.path, timeoutMs, clock };
+    const register = place.isFile ? ApplicationRegister.openFile(options) : SqliteRegister.open(options);
+    return new Ledger(await register, own);
+  }
   const common = { timeoutMs, connectTimeoutMs: 5_000, clock, gatewayId };
   if (place.kind === 'postgres') return new Ledger(await PostgresRegister.open({ ...place, ...common }), own);
   return new Ledger(await RedisRegister.open({ ...redisOptionsOf(place), ...common }), own);
@@ -78,7 +84,10 @@ export async function openCopyRegister(place: StorePlace): Promise<CopyRegister>
     ...{ timeoutMs: LONG.timeoutMs, connectTimeoutMs: 5_000 },
     ...{ clock: systemClock, gatewayId: 'copy' },
   };
-  if (place.kind === 'sqlite') return await SqliteCopyRegister.open({ path: place.path, ...common });
+  if (place.kind === 'sqlite') {
+    const options = { path: place.path, ...common };
+    return await (place.isFile ? SqliteCopyRegister.openFile(options) : SqliteCopyRegister.open(options));
+  }
   if (place.kind === 'postgres') return await PostgresCopyRegister.open({ ...place, ...common });
   return await RedisCopyRegister.open({ ...redisOptionsOf(place), ...common });
 }

@@ -4,7 +4,7 @@ import { loadConfig } from '../../config/load.ts';
 import type { Config } from '../../config/schema.ts';
 import { Desk } from '../../doubts/desk.ts';
 import type { RecordsAnswer, Refusal, RefusalReason } from '../../doubts/record-view.ts';
-import { openLedger } from '../../ledger/open-store.ts';
+import { isFileOfApplication, openLedger } from '../../ledger/open-store.ts';
 import { LAYER, LAYER_RULE, recordIdOf } from '../../ledger/record-id.ts';
 import { systemClock } from '../../lib/clock.ts';
 import { Exit, required, TEXT, type Terminal } from '../arguments.ts';
@@ -19,7 +19,7 @@ export async function withDesk<T>(
   refuseMissingStore(config);
   const { leaseMs } = config.lock;
   const { maxStoredBytes, layer } = config.idempotency;
-  const store = await openLedger(config, systemClock);
+  const store = await openLedger(config, systemClock, { mayBeFile: true });
   try {
     return await work(
       new Desk(store, { layer, leaseMs, maxStoredBytes, clock: systemClock, source: 'command_line' }),
@@ -31,7 +31,7 @@ export async function withDesk<T>(
 
 /** Refuses a path without a store: SQLite would create an empty one, and the command would report that nothing is in doubt. */
 export function refuseMissingStore({ store }: Config): void {
-  if (store.kind !== 'sqlite') return;
+  if (store.kind !== 'sqlite' || isFileOfApplication(store.path)) return;
   if (!existsSync(join(store.path, 'records.db')))
     throw new Exit(`there is no store in ${store.path}: no gateway has run with it`, 69);
 }

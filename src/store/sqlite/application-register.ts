@@ -5,7 +5,7 @@ import type { Create, Replace, Reply } from '../register.ts';
 import { StoreUnavailable } from '../types.ts';
 import { ApplicationWriter, tablesIn } from './application-writer.ts';
 import { valuesOfWrite } from './changes.ts';
-import { unavailable } from './database.ts';
+import { type Tables, unavailable } from './database.ts';
 import { bootId } from './running-time.ts';
 import { lockOut, SqliteRegister } from './sqlite-register.ts';
 import type { SqliteRegisterOptions } from './writer.ts';
@@ -19,23 +19,41 @@ export type ApplicationDatabase = DatabaseSync;
 export class ApplicationRegister extends SqliteRegister {
   readonly #writer: ApplicationWriter;
 
-  /** @throws {StoreUnavailable} with a message for the operator */
+  /**
+   * Opens the database of an application, the file `path`, on a connection of its own. Refuses a file without the tables.
+   *
+   * @throws {StoreUnavailable} with a message for the operator
+   */
+  static async openFile({ path, ...options }: SqliteRegisterOptions): Promise<ApplicationRegister> {
+    const database = new DatabaseSync(path, { open: false, timeout: options.timeoutMs });
+    return await ApplicationRegister.openIn(database, options, path);
+  }
+
+  /**
+   * @param ownFile the file, if the connection is the register's own. Default: the connection is the application's
+   * @throws {StoreUnavailable} with a message for the operator
+   */
   static async openIn(
     database: DatabaseSync,
     options: Omit<SqliteRegisterOptions, 'path'>,
+    ownFile?: string,
   ): Promise<ApplicationRegister> {
+    const isOwn = ownFile !== undefined;
     let lock: DatabaseSync | undefined;
     try {
       if (!(database instanceof DatabaseSync)) throw new Error('it is no DatabaseSync of node:sqlite');
+      if (isOwn) database.open();
       const file = database.location();
       if (file === null) throw new Error('it is no file, so its records would be gone after a restart');
       const boot = bootId(options.bootIdFile);
       if (!boot) lock = lockOut(file);
-      const writer = await ApplicationWriter.open(database, { ...options, file, boot });
-      return new ApplicationRegister(options, file, database, writer, lock);
+      const writer = await ApplicationWriter.open(database, { ...options, file, boot, makesTables: !isOwn });
+      return new ApplicationRegister(options, file, tablesIn(database, isOwn), writer, lock);
     } catch (error) {
       lock?.close();
-      throw new StoreUnavailable(`the database of the application cannot be used: ${messageOf(error)}`, {
+      if (isOwn && database.isOpen) database.close();
+      const name = ownFile ?? 'the database of the application';
+      throw new StoreUnavailable(`${name} cannot be used: ${messageOf(error)}`, {
         cause: error,
         maybeWritten: false,
       });
@@ -45,11 +63,11 @@ export class ApplicationRegister extends SqliteRegister {
   private constructor(
     options: Omit<SqliteRegisterOptions, 'path'>,
     file: string,
-    database: DatabaseSync,
+    tables: Tables,
     writer: ApplicationWriter,
     lock: DatabaseSync | undefined,
   ) {
-    super(options, file, tablesIn(database), writer, lock);
+    super(options, file, tables, writer, lock);
     this.#writer = writer;
   }
 

@@ -25,8 +25,8 @@ const MAKE_TABLES = `${TABLES} ALTER TABLE store ADD COLUMN format INTEGER NOT N
 const inApplication = (sql: string): string =>
   sql === SELECT_VERSION ? 'SELECT format FROM oncegate_store' : sql.replace(NAMES, 'oncegate_$1');
 
-/** The store's tables in the database of an application. Their names begin with `oncegate_`. */
-export const tablesIn = (database: DatabaseSync): Tables => ({
+/** The store's tables in the database of an application, whose names begin with `oncegate_`. Only an own connection is closed. */
+export const tablesIn = (database: DatabaseSync, isOwn = false): Tables => ({
   prepare: (sql) => {
     const statement = database.prepare(inApplication(sql));
     // The application may have chosen otherwise for its own statements.
@@ -35,7 +35,9 @@ export const tablesIn = (database: DatabaseSync): Tables => ({
     return statement;
   },
   exec: (sql) => database.exec(inApplication(sql)),
-  close: () => {},
+  close: () => {
+    if (isOwn) database.close();
+  },
 });
 
 /** The shortest and the longest pause between two attempts to begin a transaction. See writer-thread.ts. */
@@ -43,6 +45,11 @@ const [SHORTEST_WAIT_MS, LONGEST_WAIT_MS] = [1, 3];
 /** Opening may take this long, because another process may be opening the same database. */
 const OPEN_WITHIN_MS = 10_000;
 const STORE_CLOCK_EVERY_MS = 1000;
+
+type ApplicationWriterOptions = WriterOptions & {
+  /** Whether it makes the tables if they are missing. */
+  makesTables: boolean;
+};
 
 /** What the function of an application has thrown. */
 class Thrown extends Error {}
@@ -55,7 +62,7 @@ class Thrown extends Error {}
 export class ApplicationWriter implements CommandWriter {
   failure: string | undefined;
   readonly queued = 0;
-  readonly #options: WriterOptions;
+  readonly #options: ApplicationWriterOptions;
   readonly #database: DatabaseSync;
   readonly #tables: Tables;
   readonly #changes: Changes;
@@ -64,14 +71,13 @@ export class ApplicationWriter implements CommandWriter {
   #storedClockAt = Number.NEGATIVE_INFINITY;
   #isClosed = false;
 
-  /** Makes the tables if they are missing. */
-  static async open(database: DatabaseSync, options: WriterOptions): Promise<ApplicationWriter> {
+  static async open(database: DatabaseSync, options: ApplicationWriterOptions): Promise<ApplicationWriter> {
     const writer = new ApplicationWriter(database, options);
     await writer.#whenFree(OPEN_WITHIN_MS, () => writer.#prepare());
     return writer;
   }
 
-  private constructor(database: DatabaseSync, options: WriterOptions) {
+  private constructor(database: DatabaseSync, options: ApplicationWriterOptions) {
     this.#database = database;
     this.#options = options;
     this.#tables = tablesIn(database);
@@ -121,14 +127,17 @@ export class ApplicationWriter implements CommandWriter {
 
   #prepare(): void {
     const database = this.#database;
-    const { boot, clock, file } = this.#options;
+    const { boot, clock, file, makesTables } = this.#options;
     const { journal_mode: mode } = database.prepare('PRAGMA journal_mode').get() as { journal_mode: string };
     if (mode === 'off' || mode === 'memory')
       throw new Error(`its journal_mode is ${mode}, so a crash damages it: set it to WAL`);
     try {
       database.exec('BEGIN IMMEDIATE');
-      if (!database.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'oncegate_store'").get())
+      if (!database.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'oncegate_store'").get()) {
+        if (!makesTables)
+          throw new Error('no application keeps its keys there: it has no table oncegate_store');
         this.#tables.exec(MAKE_TABLES);
+      }
       database.exec('COMMIT');
       const { format } = this.#tables.prepare(SELECT_VERSION).get() as { format: number };
       refuseOtherFormat(file, format);

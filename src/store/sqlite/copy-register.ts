@@ -5,7 +5,9 @@ import { messageOf } from '../../lib/files.ts';
 import type { CopyProgress, CopyRegister, FoundProgress } from '../register.ts';
 import { decodeCopyProgress, encodeCopyProgress } from '../register.ts';
 import { AUDIT_RETENTION_MS, type AuditRecord } from '../types.ts';
-import { inodesOf, unavailable } from './database.ts';
+import { ApplicationRegister } from './application-register.ts';
+import { tablesIn } from './application-writer.ts';
+import { inodesOf, type Tables, unavailable } from './database.ts';
 import { SqliteRegister } from './sqlite-register.ts';
 import type { SqliteRegisterOptions } from './writer.ts';
 
@@ -15,18 +17,26 @@ const ROWS_PER_PAGE = 1000;
 export class SqliteCopyRegister implements CopyRegister {
   readonly register: SqliteRegister;
   readonly #file: string;
-  readonly #database: DatabaseSync;
+  readonly #database: Tables;
 
   /** @throws {StoreUnavailable} */
   static async open(options: SqliteRegisterOptions): Promise<SqliteCopyRegister> {
-    return new SqliteCopyRegister(await SqliteRegister.open(options), options);
+    const file = join(options.path, 'records.db');
+    const register = await SqliteRegister.open(options);
+    return new SqliteCopyRegister(register, file, connect(file, options));
   }
 
-  private constructor(register: SqliteRegister, { path, timeoutMs }: SqliteRegisterOptions) {
+  /** As {@link ApplicationRegister.openFile}. */
+  static async openFile(options: SqliteRegisterOptions): Promise<SqliteCopyRegister> {
+    const file = options.path;
+    const register = await ApplicationRegister.openFile(options);
+    return new SqliteCopyRegister(register, file, tablesIn(connect(file, options), true));
+  }
+
+  private constructor(register: SqliteRegister, file: string, database: Tables) {
     this.register = register;
-    this.#file = join(path, 'records.db');
-    // It blocks this thread, which has nothing else to do.
-    this.#database = new DatabaseSync(this.#file, { timeout: timeoutMs });
+    this.#file = file;
+    this.#database = database;
   }
 
   async readCopyProgress(): Promise<FoundProgress | undefined> {
@@ -87,4 +97,12 @@ export class SqliteCopyRegister implements CopyRegister {
       throw unavailable(messageOf(error), true, error);
     }
   }
+}
+
+/** Opens the connection of a copy. It blocks this thread, which has nothing else to do. */
+function connect(file: string, { timeoutMs }: SqliteRegisterOptions): DatabaseSync {
+  const database = new DatabaseSync(file, { timeout: timeoutMs });
+  // A rollback journal, which an application may have chosen, needs it: see application-writer.ts.
+  database.exec('PRAGMA synchronous = EXTRA');
+  return database;
 }
