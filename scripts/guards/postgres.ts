@@ -1,6 +1,6 @@
 import type { Guard } from './guard.ts';
 
-const SCHEMA = 'src/store/postgres/schema.ts';
+const FUNCTIONS = 'src/store/postgres/functions.ts';
 const LANES = 'src/store/postgres/lanes.ts';
 const CONNECTION = 'src/store/postgres/connection.ts';
 const TRANSACTIONS = 'src/store/postgres/transactions.ts';
@@ -16,27 +16,27 @@ const SETTINGS = [
 export const postgresGuards: readonly Guard[] = [
   [
     'a start that was taken back can still arrive (PostgreSQL)',
-    [SCHEMA, '', "v.token = w.token AND v.until > now) THEN 'void'", "false) THEN 'void'"],
+    [FUNCTIONS, '', "v.token = w.token AND v.until > now) THEN 'void'", "false) THEN 'void'"],
     CONTRACT,
   ],
   [
     'a write overwrites another one that it has not seen (PostgreSQL)',
-    [SCHEMA, '', 'WHEN w.expected IS DISTINCT FROM r.revision', 'WHEN false'],
+    [FUNCTIONS, '', 'WHEN w.expected IS DISTINCT FROM r.revision', 'WHEN false'],
     CONTRACT,
   ],
   [
     'a write that does not see what is committed decides (PostgreSQL)',
-    [SCHEMA, '', "IF current_setting('transaction_isolation') <>", 'IF NULL <>'],
+    [FUNCTIONS, '', "IF current_setting('transaction_isolation') <>", 'IF NULL <>'],
     SETTINGS,
   ],
   [
     'a write does not wait for the disk and the standby, because its role does not (PostgreSQL)',
-    [SCHEMA, '', "IN ('off', 'local', 'remote_write')", "IN ('off')"],
+    [FUNCTIONS, '', "IN ('off', 'local', 'remote_write')", "IN ('off')"],
     SETTINGS,
   ],
   [
     'an answer rests on what no standby has (PostgreSQL)',
-    [SCHEMA, '', 'IF must_last AND NOT wrote', 'IF false AND NOT wrote'],
+    [FUNCTIONS, '', 'IF must_last AND NOT wrote', 'IF false AND NOT wrote'],
     [
       'contract/postgres-standby',
       'a write is perhaps written, and its answer waits until the standby has it',
@@ -72,7 +72,7 @@ export const postgresGuards: readonly Guard[] = [
   ],
   [
     'a savepoint that is rolled back takes the key with it (PostgreSQL)',
-    [SCHEMA, 'schemaSql', 'w.id AND xmin = pg_current_xact_id()::xid', 'w.id'],
+    [FUNCTIONS, 'functionsSql', 'w.id AND xmin = pg_current_xact_id()::xid', 'w.id'],
     ['contract/postgres-transactions', 'refuses to claim in a savepoint, and to complete in one'],
   ],
   [

@@ -7,7 +7,7 @@ import { messageOf } from '../../lib/files.ts';
 import { KeyLocked } from '../register.ts';
 import type { PostgresSection } from '../store-options.ts';
 import { OtherFormat, STORE_FORMAT, StoreUnavailable } from '../types.ts';
-import { OTHER_SERVER, serverOf } from './schema.ts';
+import { OTHER_SERVER, serverOf } from './tables.ts';
 
 /** The section `store`, and what else a connection needs. */
 export interface ServerOptions

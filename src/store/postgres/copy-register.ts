@@ -9,7 +9,7 @@ import {
 import { AUDIT_RETENTION_MS, type AuditRecord } from '../types.ts';
 import type { PostgresOptions } from './health.ts';
 import { PostgresRegister } from './register.ts';
-import { CLOCK } from './schema.ts';
+import { CLOCK } from './tables.ts';
 
 const ROWS_PER_PAGE = 1000;
 

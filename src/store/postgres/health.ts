@@ -5,7 +5,7 @@ import { ServerClocks } from '../server-clock.ts';
 import { OtherFormat, StoreClosed, type StoreHealth } from '../types.ts';
 import { requireFormat, type ServerOptions } from './connection.ts';
 import type { Lanes } from './lanes.ts';
-import { CLOCK } from './schema.ts';
+import { CLOCK } from './tables.ts';
 
 /** The options of a register. */
 export interface PostgresOptions extends ServerOptions {

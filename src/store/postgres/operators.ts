@@ -4,7 +4,7 @@ import { decodeHead, HEAD_BYTES } from '../codec.ts';
 import type { Listed, OpenCount, Page, Register } from '../register.ts';
 import { type ResolutionCount, UnknownCursor } from '../types.ts';
 import type { Lanes } from './lanes.ts';
-import { CLOCK, IS_LIVE } from './schema.ts';
+import { CLOCK, IS_LIVE } from './tables.ts';
 
 /** The tables of a register. */
 interface Tables {

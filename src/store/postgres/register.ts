@@ -17,12 +17,12 @@ import { NOT_WRITTEN } from './connection.ts';
 import { PostgresHealth, type PostgresOptions } from './health.ts';
 import { Lanes } from './lanes.ts';
 import { countOpen, idsOf, pageOf } from './operators.ts';
-import { CLOCK, IS_LIVE } from './schema.ts';
 import { Sweep } from './sweep.ts';
+import { CLOCK, IS_LIVE } from './tables.ts';
 import { PostgresTransactions } from './transactions.ts';
 
 /**
- * The store of teams that run PostgreSQL. A change is one call of the function `write` (schema.ts), which applies a batch of commands in
+ * The store of teams that run PostgreSQL. A change is one call of the function `write` (functions.ts), which applies a batch of commands in
  * one transaction: it decides each under the lock of its row, so a refusal costs no second round trip.
  *
  * **Durable**: a command is answered when its transaction is committed with `synchronous_commit` on or stricter, so with synchronous

@@ -1,6 +1,6 @@
 import type { ServerOptions } from './connection.ts';
 import type { Lanes } from './lanes.ts';
-import { CLOCK } from './schema.ts';
+import { CLOCK } from './tables.ts';
 
 const SWEPT_AT_ONCE = 200;
 const PAUSE_MS = 1000;

@@ -1,0 +1,83 @@
+import { STORE_FORMAT } from '../types.ts';
+
+/** The time of the server's clock. Not now(), which is when the transaction began, before it waited for a row. */
+export const CLOCK = 'clock_timestamp()';
+
+/** A row holds a record that is there, in a statement on `records`. */
+export const IS_LIVE = `(state <> 'absent' AND expires_at > ${CLOCK})`;
+
+/** Names the server process and the tables that a connection leads to. */
+export const serverOf = (schema: string): string =>
+  `concat_ws(' ', current_database(), (extract(epoch FROM pg_postmaster_start_time()) * 1e6)::bigint, to_regclass('${schema}.store')::oid)`;
+/** The SQLSTATE of a write that was meant for another server, or for tables that were made again since. Nothing is written. */
+export const OTHER_SERVER = 'OG001';
+
+/**
+ * The tables of a store.
+ *
+ * `records.record` is the record as in Redis (codec.ts). The columns before it repeat a part of it for people, who read them with psql
+ * (`select … from oncegate.records where state = 'in_doubt'`). A row in the state `absent` has no record, only void tokens: in a table of
+ * their own, a start that had begun before its token was voided could still commit after that, because a statement does not see what
+ * was committed since it began. A lock on the row is always decided on its latest version.
+ *
+ * `due` is when a row may be removed. A row is in one of two indexes, because each entry that a payout writes costs time.
+ *
+ * @param schema the schema that holds them, an identifier without quotes
+ */
+export const tablesSql = (schema: string): string => `
+-- CREATE SCHEMA IF NOT EXISTS needs the right to create one even if it is there.
+DO $$ BEGIN IF to_regnamespace('${schema}') IS NULL THEN CREATE SCHEMA ${schema}; END IF; END $$;
+
+CREATE TABLE ${schema}.records (
+  id bytea PRIMARY KEY,
+  state text NOT NULL,
+  merchant text,
+  operation text,
+  idempotency_key text,
+  cause text,
+  created_at timestamptz,
+  expires_at timestamptz NOT NULL DEFAULT '-infinity',
+  due timestamptz NOT NULL DEFAULT '-infinity',
+  lease_token bytea,
+  leased_until timestamptz,
+  void_tokens bytea[],
+  void_until timestamptz[],
+  revision bytea,
+  record bytea NOT NULL DEFAULT ''
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.1);
+-- The head of a large record is read without its body.
+ALTER TABLE ${schema}.records ALTER COLUMN record SET STORAGE EXTERNAL;
+CREATE INDEX records_open ON ${schema}.records (due, id) WHERE state <> 'completed';
+CREATE INDEX records_completed ON ${schema}.records (due) WHERE state = 'completed';
+
+CREATE TABLE ${schema}.audit (
+  number bigserial PRIMARY KEY,
+  id bytea NOT NULL,
+  entry text NOT NULL,
+  expires_at timestamptz NOT NULL
+);
+CREATE INDEX audit_id ON ${schema}.audit (id);
+CREATE INDEX audit_expiry ON ${schema}.audit (expires_at);
+
+CREATE TABLE ${schema}.resolutions (kind text PRIMARY KEY, number bigint NOT NULL);
+
+CREATE TABLE ${schema}.probes (gateway text PRIMARY KEY, at timestamptz NOT NULL);
+
+CREATE TABLE ${schema}.store (
+  one boolean PRIMARY KEY DEFAULT true CHECK (one),
+  format int NOT NULL,
+  identity text,
+  visits bigint NOT NULL DEFAULT 0,
+  -- Of the last visit.
+  timeline text,
+  waits boolean NOT NULL DEFAULT true,
+  protect_until timestamptz NOT NULL DEFAULT '-infinity',
+  observe_until timestamptz NOT NULL DEFAULT '-infinity'
+);
+INSERT INTO ${schema}.store (format) VALUES (${STORE_FORMAT});
+
+-- Changed only when a copy closes or opens the store. Not in the table above, which each gateway writes once a minute: a transaction of
+-- an application locks this row.
+CREATE TABLE ${schema}.copy (one boolean PRIMARY KEY DEFAULT true CHECK (one), progress text);
+INSERT INTO ${schema}.copy DEFAULT VALUES;
+`;
