@@ -125,11 +125,6 @@ describe.each(['read committed', 'repeatable read', 'serializable'])(
       expect(await createIn(client, place, newRequest())).toBe('done');
       const change = copy.changeCopyProgress(closing);
       await untilBlocking(client);
-      // Behind the lock of the close, a start does not say that its key is in flight.
-      await expect(store.start(newRequest())).rejects.toMatchObject({
-        message: /lock timeout/,
-        maybeWritten: false,
-      });
       await client.query('COMMIT');
       expect(await change).toBe(true);
       await expect(store.start(newRequest())).rejects.toThrow(StoreClosed);
@@ -140,8 +135,13 @@ describe.each(['read committed', 'repeatable read', 'serializable'])(
       const place = await withRole();
       const store = await storeForTest(place);
       const client = await session();
-      await client.query(`BEGIN; LOCK TABLE ${place.schema}.records IN SHARE MODE;
+      await client.query(`BEGIN; LOCK TABLE ${place.schema}.copy IN EXCLUSIVE MODE;
       UPDATE ${place.schema}.copy SET progress = 'starts 1 {}'`);
+      // Behind the lock of the close, a start does not say that its key is in flight.
+      await expect(store.start(newRequest())).rejects.toMatchObject({
+        message: /lock timeout/,
+        maybeWritten: false,
+      });
       const refused = expect(store.start(newRequest())).rejects.toMatchObject({ maybeWritten: false });
       await untilBlocking(client);
       await client.query('COMMIT');

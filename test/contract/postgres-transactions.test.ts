@@ -3,6 +3,7 @@ import pg from 'pg';
 import { afterAll, beforeAll, expect, it, onTestFinished } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
 import { PostgresCopyRegister } from '../../src/store/postgres/copy-register.ts';
+import type { PostgresOptions } from '../../src/store/postgres/health.ts';
 import { PostgresRegister } from '../../src/store/postgres/register.ts';
 import { schemaSql } from '../../src/store/postgres/schema.ts';
 import { type Create, type Isolation, KeyLocked, type SqlClient } from '../../src/store/register.ts';
@@ -17,11 +18,12 @@ const ISOLATIONS: Isolation[] = ['read committed', 'repeatable read', 'serializa
 let server: PostgresServer;
 let register: PostgresRegister;
 let copy: PostgresCopyRegister;
+let options: PostgresOptions;
 
 beforeAll(async () => {
   server = await startPostgres({ fsync: 'off' });
   await server.admin.query('CREATE TABLE payouts (number bigserial PRIMARY KEY, key text)');
-  const options = {
+  options = {
     ...{ url: server.url, schema: 'oncegate', gatewayId: 'gateway' },
     ...{ timeoutMs: 2000, connectTimeoutMs: 5000, clock: systemClock },
   };
@@ -146,7 +148,7 @@ it.each(ISOLATIONS)(
     const closing = closeTo(copy, 'starts').then(() => {
       isClosed = true;
     });
-    const waits = `SELECT FROM pg_locks WHERE NOT granted AND relation = 'oncegate.records'::regclass`;
+    const waits = `SELECT FROM pg_locks WHERE NOT granted AND relation = 'oncegate.copy'::regclass`;
     await until(async () => (await server.admin.query(waits)).rowCount);
     expect(isClosed).toBe(false);
     await complete(client, id, record, completed(record));
@@ -156,6 +158,43 @@ it.each(ISOLATIONS)(
     expect((await register.read(id))?.record.state).toBe('completed');
   },
 );
+
+/** A register for a copy whose commands have a time limit of their own. */
+async function copyWithin(timeoutMs: number): Promise<PostgresCopyRegister> {
+  const opened = await PostgresCopyRegister.open({ ...options, timeoutMs });
+  onTestFinished(() => opened.close());
+  return opened;
+}
+
+it('pays other keys while a close waits for a long transaction, and closes the store when that ends', async () => {
+  const [id, record] = [newId(), newRecord()];
+  const client = await connected();
+  await claim(client, id, record);
+  const closing = closeTo(await copyWithin(30_000), 'starts');
+  const waits = `SELECT FROM pg_locks WHERE NOT granted AND relation = 'oncegate.copy'::regclass`;
+  // A start that waits for 50 ms is refused.
+  for (let seen = 0; seen < 3; seen += (await server.admin.query(waits)).rowCount ?? 0)
+    expect(await register.create(newId(), creation(newRecord()) as Create)).toEqual({ done: true });
+  await complete(client, id, record, completed(record));
+  await client.query('COMMIT');
+  await closing;
+  await expect(register.create(newId(), creation(newRecord()) as Create)).rejects.toThrow(StoreClosed);
+  await closeTo(copy, 'no');
+});
+
+it('names the transaction that keeps the store from being closed', async () => {
+  const client = await connected();
+  await client.query("SET application_name = 'payments'");
+  await claim(client, newId(), newRecord());
+  const { rows } = await client.query('SELECT pg_backend_pid() AS pid');
+  await expect(closeTo(await copyWithin(1500), 'starts')).rejects.toMatchObject({
+    message: expect.stringMatching(
+      `within 1500 ms: pid ${rows[0].pid} \\(payments, since [-\\d]+ [:\\d]+[-+]`,
+    ),
+    maybeWritten: false,
+  });
+  expect(await register.create(newId(), creation(newRecord()) as Create)).toEqual({ done: true });
+});
 
 it('refuses a client of another database, as a failover may give it, even if that has the same tables', async () => {
   await server.admin.query('CREATE DATABASE shard');

@@ -29,7 +29,7 @@ export interface Statement {
  * does when a commit finds the disk full.
  */
 const PERHAPS_WRITTEN = /^(?:08|53|57P|58|F0|XX)/;
-const LOCK_NOT_AVAILABLE = '55P03';
+export const LOCK_NOT_AVAILABLE = '55P03';
 /** The tables, the schema or the function are missing. */
 const NOT_PREPARED = new Set(['3F000', '42P01', '42883']);
 const NO_RIGHT = '42501';

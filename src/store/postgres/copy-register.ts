@@ -1,4 +1,5 @@
 import type { RecordId } from '../../lib/brands.ts';
+import { pause } from '../../lib/clock.ts';
 import {
   type CopyProgress,
   type CopyRegister,
@@ -6,24 +7,36 @@ import {
   encodeCopyProgress,
   type FoundProgress,
 } from '../register.ts';
-import { AUDIT_RETENTION_MS, type AuditRecord } from '../types.ts';
+import { AUDIT_RETENTION_MS, type AuditRecord, StoreUnavailable } from '../types.ts';
+import { type Connection, LOCK_NOT_AVAILABLE, NOT_WRITTEN } from './connection.ts';
 import type { PostgresOptions } from './health.ts';
 import { PostgresRegister } from './register.ts';
 import { CLOCK } from './tables.ts';
 
 const ROWS_PER_PAGE = 1000;
+/** How long one try to change the progress waits for transactions. Each write waits behind it, and fails after 50 ms. */
+const SHORT_WAIT_MS = 20;
+/** The same at last, if no transaction is older: each commit may take longer than a short wait, as with a standby that is far away. */
+const LONG_WAIT_MS = 500;
+const PAUSE_MS = 200;
+const MOST_NAMED = 5;
+
+/** A transaction that has begun to write records. */
+type Holder = [pid: number | null, application: string | null, since: string | null, ageMs: number | null];
 
 /** A schema of PostgreSQL as the source or the destination of a copy. */
 export class PostgresCopyRegister implements CopyRegister {
   readonly register: PostgresRegister;
+  readonly #options: PostgresOptions;
 
   /** @throws {StoreUnavailable} */
   static async open(options: PostgresOptions): Promise<PostgresCopyRegister> {
-    return new PostgresCopyRegister(await PostgresRegister.open(options));
+    return new PostgresCopyRegister(await PostgresRegister.open(options), options);
   }
 
-  private constructor(register: PostgresRegister) {
+  private constructor(register: PostgresRegister, options: PostgresOptions) {
     this.register = register;
+    this.#options = options;
   }
 
   async readCopyProgress(): Promise<FoundProgress | undefined> {
@@ -37,9 +50,10 @@ export class PostgresCopyRegister implements CopyRegister {
     if (now !== next && to.epoch !== (now === null ? 0 : decodeCopyProgress(now).epoch) + 1) return false;
     // The lock waits for every write that may not have seen it. Another process may have changed it since it was read. It is written
     // again if it is there, because standbys may not have it.
-    await lanes.script(`BEGIN ISOLATION LEVEL READ COMMITTED; LOCK TABLE ${schema}.records IN SHARE MODE;
+    const change = `LOCK TABLE ${schema}.copy IN EXCLUSIVE MODE;
       UPDATE ${schema}.copy SET progress = ${literal(next)} WHERE progress IS NOT DISTINCT FROM ${now === null ? 'NULL' : literal(now)};
-      COMMIT`);
+      COMMIT`;
+    await lanes.apart((connection) => this.#whenFree(connection, change));
     return (await this.#progressText()) === next;
   }
 
@@ -75,6 +89,47 @@ export class PostgresCopyRegister implements CopyRegister {
     return this.register.close();
   }
 
+  /**
+   * Tries again and again, with pauses: every write queues behind a lock that somebody waits for.
+   *
+   * @throws {StoreUnavailable} names the transactions that have not ended within the time limit
+   */
+  async #whenFree(connection: Connection, change: string): Promise<void> {
+    const { clock, timeoutMs } = this.#options;
+    const startedMs = clock.monotonicMs();
+    let waitMs = SHORT_WAIT_MS;
+    for (;;) {
+      const begin = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = ${waitMs}`;
+      const isDone = await connection.script(`${begin}; ${change}`).then(
+        () => true,
+        (error: { code?: unknown }) => {
+          if (error.code !== LOCK_NOT_AVAILABLE) throw error;
+          return false;
+        },
+      );
+      if (isDone) return;
+      await connection.script('ROLLBACK');
+      const holders = await this.#holders(connection);
+      const triedMs = clock.monotonicMs() - startedMs;
+      if (triedMs >= timeoutMs) throw new StoreUnavailable(notEnded(timeoutMs, holders), NOT_WRITTEN);
+      const isLong = holders.some(([, , , ageMs]) => ageMs === null || ageMs > LONG_WAIT_MS);
+      waitMs = isLong || triedMs < timeoutMs / 2 ? SHORT_WAIT_MS : LONG_WAIT_MS;
+      await pause(clock, PAUSE_MS);
+    }
+  }
+
+  /** Who holds the lock. The role may not see since when another role does. A prepared transaction has no process. */
+  #holders(connection: Connection): Promise<Holder[]> {
+    const text = `SELECT DISTINCT pid, application_name, date_trunc('second', xact_start)::text,
+        (extract(epoch FROM now() - xact_start) * 1000)::float8 AS age
+      FROM pg_locks LEFT JOIN pg_stat_activity USING (pid)
+      WHERE relation = '${this.register.schema}.copy'::regclass
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND granted AND mode <> 'AccessShareLock'
+      ORDER BY age DESC LIMIT ${MOST_NAMED}`;
+    return connection.run<Holder>({ name: '', text }, []);
+  }
+
   async #progressText(): Promise<string | null> {
     const { schema, lanes } = this.register;
     const [[text] = [null]] = await lanes.ask<[string | null]>(`SELECT progress FROM ${schema}.copy`);
@@ -83,3 +138,13 @@ export class PostgresCopyRegister implements CopyRegister {
 }
 
 const literal = (text: string): string => `'${text.replaceAll("'", "''")}'`;
+
+function notEnded(timeoutMs: number, holders: Holder[]): string {
+  const named = holders.map(([pid, application, since]) =>
+    pid === null
+      ? 'a prepared transaction (pg_prepared_xacts)'
+      : `pid ${pid} (${application || 'without an application_name'}, since ${since ?? 'a time that the role may not see'})`,
+  );
+  const who = named.join(', ') || 'others, one after the other';
+  return `postgres: the store waits for transactions that write records, and they have not ended within ${timeoutMs} ms: ${who}`;
+}

@@ -132,11 +132,11 @@ export class Lanes {
     }
   }
 
-  /** Runs a script on a connection of its own. @throws {StoreUnavailable} */
-  async script(text: string): Promise<void> {
+  /** Works on a connection of its own. @throws {StoreUnavailable} */
+  async apart<T>(work: (connection: Connection) => Promise<T>): Promise<T> {
     const connection = await Connection.open(this.#options, ignore);
     try {
-      await connection.script(text);
+      return await work(connection);
     } catch (error) {
       throw failureOf(error, this.#options.schema, true);
     } finally {

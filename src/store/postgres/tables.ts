@@ -77,7 +77,7 @@ CREATE TABLE ${schema}.store (
 INSERT INTO ${schema}.store (format) VALUES (${STORE_FORMAT});
 
 -- Changed only when a copy closes or opens the store. Not in the table above, which each gateway writes once a minute: a transaction of
--- an application locks this row.
+-- an application locks this row. And not the table of records, which autovacuum locks for as long as it works on it.
 CREATE TABLE ${schema}.copy (one boolean PRIMARY KEY DEFAULT true CHECK (one), progress text);
 INSERT INTO ${schema}.copy DEFAULT VALUES;
 `;
