@@ -42,6 +42,6 @@ export {
   type StoreTls,
   sqliteStore,
 } from './middleware/stores.ts';
-export type { TransactionOptions } from './middleware/transaction.ts';
+export type { TransactionOptions } from './middleware/transactions/handler-transaction.ts';
 export type { Isolation, SqlClient } from './store/register.ts';
 export type { Logger } from './telemetry/logger.ts';

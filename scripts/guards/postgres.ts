@@ -90,7 +90,7 @@ export const postgresGuards: readonly Guard[] = [
   ],
   [
     'a merchant is answered before the transaction of a handler has ended',
-    ['src/middleware/transaction.ts', 'settle', 'if (!hasEnded)', 'if (false)'],
+    ['src/middleware/transactions/handler-transaction.ts', 'settle', 'if (!hasEnded)', 'if (false)'],
     [
       'e2e/embedding/transaction-early',
       'in flight, if the transaction does not end in time, and the commit is replayed',
@@ -98,7 +98,12 @@ export const postgresGuards: readonly Guard[] = [
   ],
   [
     'a transaction whose COMMIT had no answer counts as rolled back',
-    ['src/middleware/transaction.ts', '#afterLostCommit', 'claim.isOver = false', 'claim.isOver = true'],
+    [
+      'src/middleware/transactions/transaction-key.ts',
+      'afterLostCommit',
+      'claim.isOver = false',
+      'claim.isOver = true',
+    ],
     ['e2e/embedding/transaction', 'is decided by the store if its COMMIT has no answer'],
   ],
 ];

@@ -7,7 +7,7 @@ import type { Exchange } from '../lib/exchange.ts';
 import type { SqlClient } from '../store/register.ts';
 import type { Recording } from './recording.ts';
 import type { TransactionAnswer } from './respond.ts';
-import type { HandlerTransaction, TransactionOptions } from './transaction.ts';
+import type { HandlerTransaction, TransactionOptions } from './transactions/handler-transaction.ts';
 
 /** What a handler learns of its execution, as `req.idempotency`. Undefined for a request that is not protected. */
 export interface Idempotency {

@@ -35,7 +35,7 @@ import { handlerLate, problemBefore, unauthenticated } from './refusals.ts';
 import { setHead, writeResponse } from './respond.ts';
 import { openedMetrics, shareStoreMetrics } from './shared-metrics.ts';
 import { OpenedStore } from './stores.ts';
-import { type HandlerTransactions, transactionsOf } from './transactions.ts';
+import { type HandlerTransactions, transactionsOf } from './transactions/transactions.ts';
 
 type Request = ParsedRequest & {
   idempotency?: Idempotency;

@@ -1,6 +1,6 @@
 /** Handlers that end their response before their transaction has ended. */
 import pg from 'pg';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { afterAll, beforeAll, expect, it, onTestFinished } from 'vitest';
 import { type IdempotencyStore, postgresStore } from '../../../src/index.ts';
 import type { Idempotency } from '../../../src/middleware/handler-request.ts';
 import type { SqlClient } from '../../../src/store/register.ts';
@@ -62,23 +62,32 @@ it.each([200, 422])(
 
 it('in flight, if the transaction does not end in time, and the commit is replayed', async () => {
   const { promise: may, resolve: allow } = Promise.withResolvers<void>();
+  const ofOne = await postgresStore({ url: server.url, timeoutMs: 2000, maxTransactions: 1 });
+  onTestFinished(() => ofOne.close());
   const { post } = await application(
-    (idempotency, end) =>
-      idempotency.transaction(async (client) => {
-        end(422);
+    (idempotency, end) => {
+      const committed = idempotency.transaction(async (client) => {
         await may;
         await pay(client, idempotency.key);
         return PAID;
-      }),
-    { completeRetryMs: 200 },
+      });
+      end(422);
+      return committed;
+    },
+    { store: ofOne, completeRetryMs: 200 },
   );
-  const key = newKey();
-  const early = await post(key);
-  expect(early.status).toBe(409);
-  expect(codeOf(early)).toBe('request_in_flight');
+  // The second transaction waits for the connection of the first one, and has claimed nothing when its response ends.
+  const both = [newKey(), newKey()];
+  for (const key of both) {
+    const early = await post(key);
+    expect(early.status).toBe(409);
+    expect(codeOf(early)).toBe('request_in_flight');
+  }
   allow();
-  await until(async () => (await post(key)).status === 201);
-  expect(await paid(key)).toBe(1);
+  for (const key of both) {
+    await until(async () => (await post(key)).status === 201);
+    expect(await paid(key)).toBe(1);
+  }
 });
 
 it('no transaction begins after the response has ended', async () => {

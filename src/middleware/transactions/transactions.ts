@@ -1,11 +1,13 @@
 import type { IncomingMessage } from 'node:http';
-import type { Result } from '../idempotency/call.ts';
-import type { Store } from '../ledger/ledger.ts';
-import type { Exchange } from '../lib/exchange.ts';
-import type { Emit } from '../telemetry/emit.ts';
-import type { Policy } from './handler-options.ts';
-import type { OpenedStore } from './stores.ts';
-import { HandlerTransaction, type HandlerTransactionOptions } from './transaction.ts';
+import type { Result } from '../../idempotency/call.ts';
+import type { Store } from '../../ledger/ledger.ts';
+import { systemClock } from '../../lib/clock.ts';
+import type { Exchange } from '../../lib/exchange.ts';
+import { systemRandom } from '../../lib/random.ts';
+import type { Emit } from '../../telemetry/emit.ts';
+import type { Policy } from '../handler-options.ts';
+import type { OpenedStore } from '../stores.ts';
+import { HandlerTransaction, type HandlerTransactionOptions } from './handler-transaction.ts';
 
 type OfRequest = Pick<HandlerTransactionOptions, 'call' | 'recording' | 'isTold'>;
 
@@ -52,5 +54,6 @@ export function transactionsOf(
     throw new TypeError(
       'idempotency: inDoubt: must be hold with transactional, which leaves no key in doubt',
     );
-  return new HandlerTransactions({ commits, store, emit, timeoutMs, completeRetryMs, maxStoredBytes });
+  const given = { commits, store, emit, clock: systemClock, random: systemRandom };
+  return new HandlerTransactions({ ...given, timeoutMs, completeRetryMs, maxStoredBytes });
 }
