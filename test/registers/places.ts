@@ -212,10 +212,9 @@ export async function postgres(): Promise<Place> {
       await admin.query(`UPDATE oncegate.store SET ${visited.join()}`, [by]);
     },
     reset: async () => {
-      await admin.query('TRUNCATE oncegate.records, oncegate.audit, oncegate.resolutions');
-      await admin.query(
-        "UPDATE oncegate.store SET identity = NULL, visits = 0, protect_until = '-infinity', observe_until = '-infinity'",
-      );
+      // The identity of the store is a row among the records.
+      await admin.query('DELETE FROM oncegate.records; TRUNCATE oncegate.audit, oncegate.resolutions');
+      await admin.query("UPDATE oncegate.store SET protect_until = '-infinity', observe_until = '-infinity'");
       await admin.query('UPDATE oncegate.copy SET progress = NULL');
     },
     damage: async (id) => {

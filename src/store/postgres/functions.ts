@@ -38,6 +38,13 @@ EXCEPTION WHEN OTHERS THEN
   RETURN NULL;
 END $timeline$;
 
+-- Who truncates the table loses all keys at once, and would not see how many rows that are.
+CREATE FUNCTION ${schema}.refuse_truncate() RETURNS trigger LANGUAGE plpgsql AS $refuse$
+BEGIN
+  RAISE EXCEPTION 'each key in ${schema}.records can be paid again when its record is gone' USING
+    HINT = 'Stop all gateways, DELETE the records, or drop the schema and make it again (oncegate store prepare). Then no key is started until somebody runs oncegate store accept.';
+END $refuse$;
+
 -- Applies commands in one transaction, in the order of their ids, so that two batches never wait for each other.
 --
 -- kind: create (nothing -> record), replace (the revision expected, or nothing -> record, or nothing), read, renew (the lease), end

@@ -18,7 +18,7 @@ import { PostgresHealth, type PostgresOptions } from './health.ts';
 import { Lanes } from './lanes.ts';
 import { countOpen, idsOf, pageOf } from './operators.ts';
 import { Sweep } from './sweep.ts';
-import { CLOCK, IS_LIVE } from './tables.ts';
+import { CLOCK, IDENTITY, IS_LIVE } from './tables.ts';
 import { PostgresTransactions } from './transactions.ts';
 
 /**
@@ -134,16 +134,22 @@ export class PostgresRegister implements Register {
 
   async readIdentity(mode: Mode): Promise<IdentityInUse | undefined> {
     // Promoted since the last visit, which did not wait for standbys: it lacks what they had not received, and counts as older.
-    const count = `CASE WHEN waits OR timeline IS NOT DISTINCT FROM ${this.schema}.timeline() THEN visits ELSE 0 END`;
-    const text = `SELECT identity, (${count})::float8, ${otherOf(mode)}_until > ${CLOCK} FROM ${this.schema}.store`;
+    const count = `CASE WHEN waits OR timeline IS NOT DISTINCT FROM ${this.schema}.timeline() THEN r.cause ELSE '0' END`;
+    const text = `SELECT r.idempotency_key, (${count})::float8, ${otherOf(mode)}_until > ${CLOCK}
+      FROM ${this.schema}.store LEFT JOIN ${this.schema}.records r ON r.id = ${IDENTITY}`;
     return identityIn(await this.lanes.ask<IdentityRow>(text));
   }
 
   async visit(mode: Mode): Promise<IdentityInUse> {
-    const text = `UPDATE ${this.schema}.store SET identity = coalesce(identity, $1), visits = visits + 1,
-        timeline = ${this.schema}.timeline(), waits = current_setting('synchronous_standby_names') <> '',
+    const text = `WITH visited AS (
+        INSERT INTO ${this.schema}.records AS r (id, state, due, operation, idempotency_key, cause)
+          VALUES (${IDENTITY}, 'absent', 'infinity', 'the identity of the store', $1, '1')
+          ON CONFLICT (id) DO UPDATE SET cause = r.cause::bigint + 1
+          RETURNING idempotency_key, cause)
+      UPDATE ${this.schema}.store SET timeline = ${this.schema}.timeline(),
+        waits = current_setting('synchronous_standby_names') <> '',
         ${mode}_until = ${CLOCK} + interval '${VISIT_LASTS_MS} ms'
-      RETURNING identity, visits::float8, ${otherOf(mode)}_until > ${CLOCK}`;
+      FROM visited RETURNING idempotency_key, visited.cause::float8, ${otherOf(mode)}_until > ${CLOCK}`;
     return identityIn(
       await this.lanes.change<IdentityRow>(text, [systemRandom.token().toString('hex')]),
     ) as IdentityInUse;

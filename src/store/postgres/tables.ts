@@ -6,6 +6,9 @@ export const CLOCK = 'clock_timestamp()';
 /** A row holds a record that is there, in a statement on `records`. */
 export const IS_LIVE = `(state <> 'absent' AND expires_at > ${CLOCK})`;
 
+/** The id of the row that holds the identity of the store in `idempotency_key`, and the count of its visits in `cause`. */
+export const IDENTITY = "'\\x'::bytea";
+
 /** Names the server process and the tables that a connection leads to. */
 export const serverOf = (schema: string): string =>
   `concat_ws(' ', current_database(), (extract(epoch FROM pg_postmaster_start_time()) * 1e6)::bigint, to_regclass('${schema}.store')::oid)`;
@@ -19,6 +22,9 @@ export const OTHER_SERVER = 'OG001';
  * (`select … from oncegate.records where state = 'in_doubt'`). A row in the state `absent` has no record, only void tokens: in a table of
  * their own, a start that had begun before its token was voided could still commit after that, because a statement does not see what
  * was committed since it began. A lock on the row is always decided on its latest version.
+ *
+ * One row is no record: its id is empty, and it holds the store's identity and the count of its visits. So whoever empties the table, or puts
+ * an older one in its place, takes them along.
  *
  * `due` is when a row may be removed. A row is in one of two indexes, because each entry that a payout writes costs time.
  *
@@ -66,8 +72,6 @@ CREATE TABLE ${schema}.probes (gateway text PRIMARY KEY, at timestamptz NOT NULL
 CREATE TABLE ${schema}.store (
   one boolean PRIMARY KEY DEFAULT true CHECK (one),
   format int NOT NULL,
-  identity text,
-  visits bigint NOT NULL DEFAULT 0,
   -- Of the last visit.
   timeline text,
   waits boolean NOT NULL DEFAULT true,
