@@ -348,6 +348,16 @@ const backend: Row = {
       ...{ size: [8, 8], runbook: 'runbook/OncegateSlotsFull.md' },
     }),
     series({
+      title: 'Slots in use for long',
+      description:
+        'Connections to the backend that one request has had in use for longer than five seconds, and since before the scrape ' +
+        'before the last one. Merchants who retry after 1 s, 2 s and 4 s give up after 7 s. A backend that hangs shows here before ' +
+        '`upstream.responseTimeoutMs`. Do: see "The backend by operation" for whether it still answers, and tell its owners.',
+      unit: units.Short,
+      queries: [{ expr: `oncegate_upstream_slots_held_long{${GATEWAYS}}`, legend: '{{instance}}' }],
+      ...{ size: [8, 8], runbook: 'runbook/OncegateUpstreamHangs.md' },
+    }),
+    series({
       title: 'Queued for a slot, and streams',
       description:
         'Requests that wait for a connection to the backend: nothing is stored or sent for them yet, and at `upstream.maxQueued` ' +

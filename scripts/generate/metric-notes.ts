@@ -65,6 +65,8 @@ export const NOTES: Record<keyof typeof CATALOGUE, string> = {
     "Once for each request that had its turn, replays not included. A `5xx` is a result: it is stored and replayed. Of a request with a key, one of the operation's `unknown` statuses (502, 503, 504, …) counts as `unknown`. [OncegateUpstreamErrors](runbook/OncegateUpstreamErrors.md), [OncegateOutcomesUnknown](runbook/OncegateOutcomesUnknown.md)",
   slots: 'The option `upstream.maxConnections`',
   slotsInUse: `At the limit with a slow backend, the backend is the bottleneck; with a fast one, raise \`maxConnections\`, or add gateways. ${SIZE}`,
+  slotsHeldLong:
+    'A backend that hangs shows here before its time limit: [OncegateUpstreamHangs](runbook/OncegateUpstreamHangs.md). It is renewed by those who read it, a scrape or the console, so with one scrape every 15 seconds these are 15',
   slotsQueued: `Their limit is \`upstream.maxQueued\`. ${SIZE}`,
   streams: 'At `upstream.maxStreams`, raise the limit as far as the backend can serve',
   keys: 'With `auth.keys.source: upstream`, those that the backend has accepted',

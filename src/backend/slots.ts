@@ -12,6 +12,9 @@ export interface QueueTicket {
 
 export type SlotOptions = Pick<UpstreamOptions, 'maxConnections' | 'maxQueued' | 'queueTimeoutMs'>;
 
+/** A little less than the console's time between two samples, whose timer may be early. */
+const PERIOD_MS = 4900;
+
 /**
  * One slot for each connection to the backend, with a bounded first-in first-out queue in front of them.
  *
@@ -26,13 +29,16 @@ export class Slots {
   readonly #queue: ((slot: Slot) => void)[] = [];
   #free: number;
   #inUse = 0;
-  /** The number of calls of {@link heldSinceLastCall}. */
-  #calls = 0;
-  /** The slots in use that were taken before the last of them. */
+  /** Its number. A period ends when somebody asks for {@link heldLong} and it has lasted long enough. */
+  #period = 0;
+  #periodSinceMs: number;
+  /** The slots in use that were taken before this period, and those of them that were taken before the last one. */
   #held = 0;
+  #heldLong = 0;
 
   constructor({ maxConnections, maxQueued, queueTimeoutMs }: SlotOptions, clock: Clock) {
     this.#clock = clock;
+    this.#periodSinceMs = clock.monotonicMs();
     this.#free = maxConnections;
     this.#maxQueued = maxQueued;
     this.queueTimeoutMs = queueTimeoutMs;
@@ -46,12 +52,19 @@ export class Slots {
     return this.#queue.length;
   }
 
-  /** Returns how many slots have been in use since before the last call. So no request has to note when it took its slot. */
-  heldSinceLastCall(): number {
-    const held = this.#held;
-    this.#held = this.#inUse;
-    this.#calls++;
-    return held;
+  /**
+   * How many slots are in use since before the last two readings that were about five seconds apart. So no request has to note when it
+   * took its slot, and anybody may read at any time.
+   */
+  heldLong(): number {
+    const nowMs = this.#clock.monotonicMs();
+    if (nowMs - this.#periodSinceMs >= PERIOD_MS) {
+      this.#period++;
+      this.#periodSinceMs = nowMs;
+      this.#heldLong = this.#held;
+      this.#held = this.#inUse;
+    }
+    return this.#heldLong;
   }
 
   /** Takes a slot, if one is free and no others are waiting for it. */
@@ -89,14 +102,15 @@ export class Slots {
 
   #newSlot(): Slot {
     this.#inUse++;
-    const takenAt = this.#calls;
+    const takenIn = this.#period;
     let released = false;
     return {
       release: () => {
         if (released) return;
         released = true;
         this.#inUse--;
-        if (takenAt !== this.#calls) this.#held--;
+        if (takenIn < this.#period) this.#held--;
+        if (takenIn < this.#period - 1) this.#heldLong--;
         const next = this.#queue.shift();
         if (next) next(this.#newSlot());
         else this.#free++;

@@ -134,7 +134,7 @@ export interface Overview {
   state: 'ok' | 'warning' | 'failing' | 'unknown';
   /** What became of the requests of the last minute, or since the start if that is less. `null`: nothing can be said yet. */
   lately: Lately | null;
-  /** Requests that hold a slot for the backend for longer than five seconds, as of the last sample. */
+  /** Requests that hold a slot for the backend for longer than five seconds. */
   longInFlight: number;
   /** The checks of /readyz. */
   checks: { name: string; ok: boolean; detail: string; warnings?: string[] }[];

@@ -44,8 +44,8 @@ export function showState(metrics: AllMetrics, parts: Shown): void {
   metrics.track(metrics.storeRefuses, () => Number(engine.storeRefuses));
   metrics.track(metrics.storeForgot, () => Number(watch?.isForgotten ?? false));
   metrics.track(metrics.slotsInUse, () => slots.inUse);
+  metrics.track(metrics.slotsHeldLong, () => slots.heldLong());
   metrics.track(metrics.slotsQueued, () => slots.queued);
-  metrics.longInFlight = () => slots.heldSinceLastCall();
   metrics.track(metrics.streams, () => passthrough.open);
   metrics.track(metrics.keys, () => keys.health().keys);
   metrics.track(metrics.keyExpires, () => {

@@ -227,6 +227,10 @@ export const CATALOGUE = {
   ),
   slots: gauge('oncegate_upstream_slots', 'Connections to the backend that may be in use'),
   slotsInUse: gauge('oncegate_upstream_slots_in_use', 'Connections to the backend in use'),
+  slotsHeldLong: gauge(
+    'oncegate_upstream_slots_held_long',
+    'Connections to the backend that one request has had in use for longer than about five seconds',
+  ),
   slotsQueued: gauge('oncegate_upstream_slots_queued', 'Requests that wait for a connection to the backend'),
   streams: gauge('oncegate_streams', 'Open streams to the backend: passed-through requests and WebSockets'),
 

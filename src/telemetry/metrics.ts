@@ -63,8 +63,6 @@ export class AllMetrics extends (Catalogued as new (
 ) => Catalogued & Instruments) {
   /** Merchants' requests that were sent and answered with a 5xx status of the backend. For the console only. */
   backendErrors = 0;
-  /** Requests that have been in flight to the backend since before the last call. For the console only. */
-  longInFlight: () => number = () => 0;
   readonly #reads = new Map<Gauge, (() => number | undefined)[]>();
   #merchants: ReadonlySet<string> = new Set();
   readonly #listeners: (() => void)[] = [];

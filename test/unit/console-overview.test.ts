@@ -20,7 +20,7 @@ function open() {
   const clock = { ...systemClock, wallMs: () => time.ms, monotonicMs: () => time.ms };
   const options = { mode: 'protect', countDoubtsEveryMs: 1000 } as const;
   const overview = new OverviewSource({ ...options, metrics, checks: async () => [], clock });
-  return { metrics, time, overview };
+  return { metrics, time, clock, overview };
 }
 
 it('the overview keeps the samples of one hour, and tells only those that the page does not have', async () => {
@@ -135,9 +135,9 @@ it('the overview judges the backend by what was sent to it, and not by replays, 
 });
 
 it('the overview needs attention while a request is in flight to the backend for longer than five seconds', async () => {
-  const { metrics, time, overview } = open();
-  const slots = new Slots({ maxConnections: 9, maxQueued: 0, queueTimeoutMs: 0 }, systemClock);
-  metrics.longInFlight = () => slots.heldSinceLastCall();
+  const { metrics, time, clock, overview } = open();
+  const slots = new Slots({ maxConnections: 9, maxQueued: 0, queueTimeoutMs: 0 }, clock);
+  metrics.track(metrics.slotsHeldLong, () => slots.heldLong());
   metrics.requests.inc({ operation: 'withdraw', outcome: 'executed' });
   const sampled = async () => {
     time.ms += EVERY_MS;

@@ -1,9 +1,10 @@
 import { describe, expect, it } from 'vitest';
-import { Slots } from '../../src/backend/slots.ts';
-import { systemClock } from '../../src/lib/clock.ts';
+import { type SlotOptions, Slots } from '../../src/backend/slots.ts';
+import { type Clock, systemClock } from '../../src/lib/clock.ts';
+import { movableClock } from '../support/movable-clock.ts';
 
-const newSlots = (options: Partial<ConstructorParameters<typeof Slots>[0]> = {}) =>
-  new Slots({ maxConnections: 1, maxQueued: 2, queueTimeoutMs: 10_000, ...options }, systemClock);
+const newSlots = (options: Partial<SlotOptions> = {}, clock: Clock = systemClock) =>
+  new Slots({ maxConnections: 1, maxQueued: 2, queueTimeoutMs: 10_000, ...options }, clock);
 
 function takenFrom(slots: Slots) {
   const slot = slots.tryTake();
@@ -34,19 +35,27 @@ describe('slots', () => {
     expect([slots.tryTake(), slots.inUse]).toEqual([undefined, 1]);
   });
 
-  it('know how many of them have been in use since before they were asked, those that a queued request got too', async () => {
-    const slots = newSlots({ maxConnections: 2 });
+  it('know how many of them have been in use for five seconds, those that a queued request got too', async () => {
+    const clock = movableClock();
+    const slots = newSlots({ maxConnections: 2 }, clock);
+    const readLater = () => {
+      clock.pass(5000);
+      return slots.heldLong();
+    };
     const [first, second] = [takenFrom(slots), takenFrom(slots)];
     const queued = slots.queue();
-    expect([slots.heldSinceLastCall(), slots.heldSinceLastCall()]).toEqual([0, 2]);
+    // However often it is read meanwhile.
+    expect([slots.heldLong(), readLater(), slots.heldLong(), readLater(), slots.heldLong()]).toEqual([
+      ...[0, 0, 0, 2, 2],
+    ]);
     first.release();
+    expect(slots.heldLong()).toBe(1);
     second.release();
     second.release();
     const passedOn = await queued?.slot;
-    expect(slots.heldSinceLastCall()).toBe(0);
-    expect(slots.heldSinceLastCall()).toBe(1);
+    expect([slots.heldLong(), readLater(), readLater()]).toEqual([0, 0, 1]);
     passedOn?.release();
-    expect([slots.heldSinceLastCall(), slots.heldSinceLastCall()]).toEqual([0, 0]);
+    expect([slots.heldLong(), readLater(), readLater()]).toEqual([0, 0, 0]);
   });
 
   it('go to queued requests in their order, and before new requests', async () => {

@@ -56,8 +56,6 @@ export class OverviewSource {
   readonly #parts: OverviewParts;
   readonly #startedMs: number;
   readonly #kept: Sample[] = [];
-  /** At the last sample. */
-  #longInFlight = 0;
   /** The fine buckets of each histogram at the last sample. */
   readonly #fine = new Map<string, number[]>();
   #timer: NodeJS.Timeout | undefined;
@@ -80,7 +78,6 @@ export class OverviewSource {
 
   async take(): Promise<void> {
     const { metrics } = this.#parts;
-    this.#longInFlight = metrics.longInFlight();
     const counted = await this.#count();
     const { keys, isLate } = await this.#doubts();
     this.#kept.push({
@@ -103,7 +100,7 @@ export class OverviewSource {
     const before = this.#kept.findLast(({ upMs }) => upMs <= now.upMs - LATELY_MS) ?? this.#kept[0];
     const lately = before && before.upMs < now.upMs ? between(before, now) : null;
     const served = stateOf(lately);
-    const longInFlight = this.#longInFlight;
+    const longInFlight = await sumOf(this.#parts.metrics.slotsHeldLong);
     const hasSeenNone = Object.values(now.requests).every((ended) => ended === 0);
     const needsAttention =
       served !== 'ok' ||

@@ -8,7 +8,9 @@ import { movableClock } from '../../support/movable-clock.ts';
 import { stackForFile } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
-const stack = await stackForFile({ admin: consoleOptions, idempotency: { countDoubtsEveryMs: 1000 } });
+const gatewayClock = movableClock();
+const options = { admin: consoleOptions, idempotency: { countDoubtsEveryMs: 1000 } };
+const stack = await stackForFile(options, {}, gatewayClock);
 
 it('the overview needs attention while a key is in doubt, while a merchant got no result, while the backend hangs, and while the count is old', async () => {
   const browser = await loggedIn(stack.adminUrl);
@@ -36,11 +38,13 @@ it('the overview needs attention while a key is in doubt, while a merchant got n
   const other = await adminPortOf(stack);
   expect((await (await loggedIn(other.url)).ask<Overview>('api/overview')).state).toBe('ok');
 
-  // A payout that the backend does not answer, in the samples of another admin port.
+  // A payout that the backend does not answer, in the samples of other admin ports.
   const slow = randomUUID();
   const hanging = withdraw(stack.url, { key: slow, fault: 'delay=60000' });
   await until(() => stack.sandbox.requests.ofKey(slow) === 1);
+  gatewayClock.pass(5000);
   await adminPortOf(stack);
+  gatewayClock.pass(5000);
   const watched = await loggedIn((await adminPortOf(stack)).url);
   expect(await watched.ask<Overview>('api/overview')).toMatchObject({ state: 'warning', longInFlight: 1 });
   stack.sandbox.endDelays(slow);

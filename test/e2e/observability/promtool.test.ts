@@ -160,6 +160,7 @@ const QUIET: Series = {
   'oncegate_spans_total{result="exported"}': '0+5x300',
   oncegate_upstream_slots: '64x300',
   oncegate_upstream_slots_in_use: '64x300',
+  oncegate_upstream_slots_held_long: '4x300',
   oncegate_upstream_slots_queued: '0x300',
   'oncegate_store_duration_seconds_count{command="start",result="ok"}': '0+1000x300',
   'oncegate_store_duration_seconds_count{command="start",result="failed"}': '0+1x300',
@@ -368,6 +369,8 @@ const NO_RESULTS = 'OncegateResultsBurnFast{objective="results",store="s"}';
 const responses = (kind: string, operation = 'withdraw') =>
   `oncegate_upstream_responses_total{operation="${operation}",class="${kind}"}`;
 const KEYS_REFUSED = ['OncegateKeysRefused{store="s"}', 'OncegateKeysRefused{job="half",store="s"}'];
+const HANGS = 'OncegateUpstreamHangs{instance="a"}';
+const UNKNOWN = 'OncegateOutcomesUnknown{operation="withdraw",class="unknown",store="s"}';
 const refused = (outcome: string, labels = '') =>
   `oncegate_requests_total{${labels}operation="none",outcome="${outcome}"}`;
 const OF_OTHER_STORE = [
@@ -450,8 +453,23 @@ const CASES: Record<string, Case> = {
     firing: {
       9: [],
       10.5: [],
-      11.5: ['OncegateOutcomesUnknown{operation="withdraw",class="unknown",store="s"}', NO_RESULTS],
-      20: ['OncegateOutcomesUnknown{operation="withdraw",class="unknown",store="s"}', NO_RESULTS],
+      11.5: [UNKNOWN, NO_RESULTS],
+      20: [UNKNOWN, NO_RESULTS],
+    },
+  },
+
+  'the backend of one gateway hangs, with a time limit of five minutes; that of another one is slow': {
+    series: {
+      ...{ ...UP, 'oncegate_store_info{instance="b",store="s"}': '1x160' },
+      ...{ oncegate_upstream_slots_held_long: '0x40 64x80 0x40', [responses('4xx')]: '0x160' },
+      [responses('2xx')]: '0+100x40 4000x80 4100+100x40',
+      [responses('unknown')]: '0x60 64+64x59 3840x40',
+      'oncegate_upstream_slots_held_long{instance="b"}': '64x160',
+      'oncegate_upstream_responses_total{instance="b",operation="withdraw",class="2xx"}': '0+4x160',
+    },
+    firing: {
+      ...{ 9: [], 10.5: [], 12: [HANGS], 14: [HANGS], 18: [HANGS, UNKNOWN], 29: [HANGS, UNKNOWN] },
+      31: [UNKNOWN],
     },
   },
 
