@@ -96,11 +96,6 @@ export const engineGuards: readonly Guard[] = [
     ['engine/store-faults', 'and the key is completed when the store is back'],
   ],
   [
-    'a write that the store does not answer is given up after one attempt',
-    ['src/idempotency/pending-writes.ts', '#attempt', '!isFinal', 'false'],
-    ['unit/pending-writes', 'are repeated until the store answers, and have its answer'],
-  ],
-  [
     'a running execution does not renew its lease',
     [LEASE, '#look', 'execution.dueMs <= nowMs', 'false'],
     [

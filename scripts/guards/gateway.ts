@@ -42,14 +42,6 @@ export const backendGuards: readonly Guard[] = [
     ['e2e/idempotency/outcomes', 'an answer leaves the key in doubt if > it is cut off: truncate'],
   ],
   [
-    'a reset counts as the end of a response without a length',
-    [EXECUTOR, 'onResponseEnd', 'this.#rules.connection.isEnding', 'true'],
-    [
-      'integration/executor-framing',
-      'endOfConnection: trusted believes every end of the connection but a reset',
-    ],
-  ],
-  [
     'a response without a length is complete when its connection ends',
     [EXECUTOR, 'onResponseEnd', 'isWholeJson(this.#headers, body)', 'true'],
     ['integration/executor-framing', 'is complete only if it is whole JSON, and its connection ended well'],

@@ -34,14 +34,6 @@ export const requestGuards: readonly Guard[] = [
     ['e2e/http/authentication', 'needs all scopes of the path that a request resembles'],
   ],
   [
-    'a header overrides the method or the path unnoticed',
-    [OPERATIONS, '#matchHead', 'OVERRIDES.some', '[].some'],
-    [
-      'unit/operations-unclear',
-      'a header X-Original-URL makes it unclear, on every path and under every method',
-    ],
-  ],
-  [
     'a form overrides the method of a restricted secret key',
     [OPERATIONS, 'overrideOf', 'searchesBody ?', 'false ?'],
     ['e2e/http/authentication', 'may not send a form that overrides the method'],
@@ -63,11 +55,6 @@ export const requestGuards: readonly Guard[] = [
       'unit/operations-target',
       'every character with a slash or a backslash in its compatibility form is refused',
     ],
-  ],
-  [
-    "a directory's index file avoids the operations of its directory",
-    [TARGET, 'lookalikesOf', '.map(withoutFileName)', ''],
-    ['unit/operations-lookalikes', 'a directory and its index file are lookalikes'],
   ],
   [
     'a length among hidden header lines makes a body the next request',

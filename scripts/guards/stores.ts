@@ -7,8 +7,10 @@ const REPLACE = 'src/store/redis/scripts/replace.lua';
 const CHANGES = 'src/store/sqlite/changes.ts';
 const ROWS = 'src/store/sqlite/records.ts';
 const WRITER = 'src/store/sqlite/writer.ts';
+const APPLICATION = 'src/store/sqlite/application-writer.ts';
 const COPY = 'src/ledger/store-copy.ts';
 
+const TRANSACTION = 'e2e/embedding/sqlite-transaction';
 const REDIS_CONTRACT = ['registers/registers', 'the register in redis > keeps the contract'] as const;
 const SQLITE_CONTRACT = ['registers/registers', 'the register in sqlite > keeps the contract'] as const;
 
@@ -85,7 +87,7 @@ export const redisGuards: readonly Guard[] = [
 export const sqliteGuards: readonly Guard[] = [
   [
     'a start overwrites the record that is there (SQLite)',
-    [CHANGES, 'INSERT', 'DO NOTHING', 'DO UPDATE SET token = excluded.token'],
+    [CHANGES, 'INSERT', 'DO NOTHING', 'DO UPDATE SET record = excluded.record'],
     SQLITE_CONTRACT,
   ],
   [
@@ -142,6 +144,26 @@ export const sqliteGuards: readonly Guard[] = [
     'records expire by the monotonic clock of another boot (SQLite)',
     ['src/store/sqlite/running-time.ts', 'beginBoot', 'observedAt - monotonicMs', '0'],
     ['contract/sqlite-clock', 'whose monotonic clock begins at 90000000, running time continues'],
+  ],
+  [
+    'a key is claimed in a transaction or a savepoint of the application, which can take it back (SQLite)',
+    [APPLICATION, 'commit', 'if (this.#database.isTransaction)', 'if (false)'],
+    [TRANSACTION, 'refuses a connection that is in a transaction of the application'],
+  ],
+  [
+    'a function goes on after its transaction has ended, and pays without its key (SQLite)',
+    ['src/middleware/transactions/our-transaction.ts', '#attemptAtOnce', "=== 'AsyncFunction'", "=== ''"],
+    [TRANSACTION, 'refuses an asynchronous function, and frees the key'],
+  ],
+  [
+    'a function commits its payout before its key is completed, and that counts as one transaction (SQLite)',
+    [APPLICATION, '#endSavepoint', "this.#database.exec('RELEASE oncegate')", ''],
+    [TRANSACTION, 'is in doubt, and is not paid again, if the function ends the transaction itself'],
+  ],
+  [
+    'a power cut takes back a transaction, because the application does not wait for the disk (SQLite)',
+    [APPLICATION, '#surviveCrashes', 'found >= needed', 'true'],
+    [TRANSACTION, 'survives a power cut, whatever the application has set'],
   ],
 ];
 

@@ -113,7 +113,15 @@ describe('a handler with a transaction on SQLite', () => {
   });
 
   it.each<[name: string, work: (database: DatabaseSync) => unknown]>([
-    ['an asynchronous function', async (database) => database.prepare(INSERT).run('k')],
+    [
+      'an asynchronous function',
+      async (database) => {
+        // Goes on when the transaction has ended.
+        await undefined;
+        database.prepare(INSERT).run('k');
+        return PAID;
+      },
+    ],
     [
       'a function that returns a promise',
       (database) => {
@@ -187,17 +195,20 @@ describe('a handler with a transaction on SQLite', () => {
     expect(runs).toBe(2);
   });
 
-  it('refuses a connection that is in a transaction of the application', async () => {
-    const { post, paid } = await application(async (idempotency, database) => {
-      database.exec('BEGIN');
-      try {
-        await payIn(idempotency, database);
-      } finally {
-        database.exec('ROLLBACK');
-      }
-    });
-    expect([(await post('k')).status, paid('k')]).toEqual([500, 0]);
-  });
+  it.each(['BEGIN', 'SAVEPOINT own'])(
+    'refuses a connection that is in a transaction of the application (%s)',
+    async (begin) => {
+      const { post, paid } = await application(async (idempotency, database) => {
+        database.exec(begin);
+        try {
+          await payIn(idempotency, database);
+        } finally {
+          database.exec('ROLLBACK');
+        }
+      });
+      expect([(await post('k')).status, paid('k')]).toEqual([500, 0]);
+    },
+  );
 
   it('answers 503 while the application has a transaction open elsewhere, and executes the retry', async () => {
     const { post, paid, database } = await application(payIn);
