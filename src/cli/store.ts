@@ -4,7 +4,7 @@ import { identityFileOf } from '../ledger/identity-file.ts';
 import { openLedger, openRegister, prepareSchema } from '../ledger/open-store.ts';
 import { acceptStore } from '../ledger/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
-import { preparingSql } from '../store/postgres/prepare.ts';
+import { type Prepared, preparingSql } from '../store/postgres/prepare.ts';
 import { StoreUnavailable } from '../store/types.ts';
 import {
   commandOf,
@@ -29,7 +29,8 @@ notice it within seconds. Each configuration on each machine has its own file, s
   --reason TEXT    why, in one line; kept in the file of the store's identity, and logged
   --by NAME        who (default: the user of this process)
 
-prepare: makes the schema and the tables of a store in PostgreSQL, unless they are there. Gateways need no right to make any.
+prepare: makes the schema and the tables of a store in PostgreSQL, unless they are there, and replaces the functions of another version.
+Gateways need no right to make any, and refuse the functions of another version.
 
   --print          prints the SQL, for the owner of the database, and runs nothing. It ends with the rights of the gateways' role
 
@@ -44,14 +45,19 @@ const OPTIONS = { config: TEXT, reason: TEXT, by: TEXT };
 
 export const store = commandOf('store', { prepare, accept, 'repair-index': repairIndex }, USAGE);
 
+const PREPARED: Record<Prepared, (schema: string) => string> = {
+  made: (schema) => `prepared: the schema ${schema}`,
+  replaced: (schema) => `prepared: the functions of the schema ${schema} are those of this version`,
+  unchanged: (schema) => `nothing to do: the schema ${schema} is prepared`,
+};
+
 async function prepare(args: string[], { env, stdout }: Terminal): Promise<void> {
   const options = readArguments(args, { config: TEXT, print: FLAG }, USAGE);
   const { store: section } = loadConfig(required(options.config, 'config', USAGE), env);
   if (section.kind !== 'postgres')
     throw new Exit(`there is nothing to prepare: ${section.kind} needs no tables that a person makes`, 1);
   if (options.print) stdout.write(preparingSql(section));
-  else if (await prepareSchema(section)) stdout.write(`prepared: the schema ${section.schema}\n`);
-  else stdout.write(`nothing to do: the schema ${section.schema} is prepared\n`);
+  else stdout.write(`${PREPARED[await prepareSchema(section)](section.schema)}\n`);
 }
 
 async function accept(args: string[], { env, stdout }: Terminal): Promise<void> {

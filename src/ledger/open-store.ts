@@ -3,6 +3,7 @@ import { hostname } from 'node:os';
 import type * as z from 'zod';
 import { type CertificatePaths, ClientTls, WatchedCertificate } from '../lib/certificate.ts';
 import { type Clock, systemClock } from '../lib/clock.ts';
+import type { Prepared } from '../store/postgres/prepare.ts';
 import type { RedisClient } from '../store/redis/client.ts';
 import type { CopyRegister, Register } from '../store/register.ts';
 import { ResponseCipher } from '../store/response-cipher.ts';
@@ -142,12 +143,11 @@ export async function openCopyRegister(
 export const isFileOfApplication = (path: string): boolean => existsSync(path) && statSync(path).isFile();
 
 /**
- * Makes the tables of a store that does not make them itself.
+ * Makes the tables of a store that does not make them itself, and replaces its functions if they are those of another version.
  *
- * @returns false: they were there
  * @throws {StoreUnavailable} with a message for the operator
  */
-export async function prepareSchema(store: PostgresSection): Promise<boolean> {
+export async function prepareSchema(store: PostgresSection): Promise<Prepared> {
   const { prepare } = await import('../store/postgres/prepare.ts');
   return await prepare(await postgresOptions(store, openSilently));
 }

@@ -1,5 +1,6 @@
 import pg from 'pg';
 import { describe, expect, it, onTestFinished } from 'vitest';
+import { functionsOf } from '../../src/store/postgres/functions.ts';
 import { Lanes } from '../../src/store/postgres/lanes.ts';
 import { schemaSql } from '../../src/store/postgres/schema.ts';
 import { Sweep, statementsFor } from '../../src/store/postgres/sweep.ts';
@@ -418,4 +419,26 @@ describe('a schema that is made again under a gateway', () => {
     onTestFinished(() => again.close());
     expect(again.register.connection).not.toBe(before);
   });
+});
+
+it('functions are replaced under gateways that pay', async () => {
+  const place = await newSchema(server);
+  const store = await storeForTest(place);
+  let isReplaced = false;
+  const paying = Array.from({ length: 8 }, async () => {
+    while (!isReplaced) {
+      const owner = newRequest();
+      expect(await store.start(owner)).toEqual({ kind: 'started' });
+      expect(await store.complete(owner, paid())).toBe('ok');
+    }
+  });
+  for (let times = 0; times < 20; times++) await server.admin.query(schemaSql(place.schema));
+  isReplaced = true;
+  await Promise.all(paying);
+  expect(new Set(await statesIn(place))).toEqual(new Set(['completed']));
+  const { rows } = await server.admin.query(
+    'SELECT proname FROM pg_proc WHERE pronamespace = $1::regnamespace',
+    [place.schema],
+  );
+  expect([...functionsOf(place.schema).keys()].sort()).toEqual(rows.map(({ proname }) => proname).sort());
 });

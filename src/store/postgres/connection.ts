@@ -7,6 +7,7 @@ import { messageOf } from '../../lib/files.ts';
 import { KeyLocked } from '../register.ts';
 import type { PostgresSection } from '../store-options.ts';
 import { OtherFormat, STORE_FORMAT, StoreUnavailable } from '../types.ts';
+import { functionsOf, otherFunctions } from './functions.ts';
 import { OTHER_SERVER, serverOf } from './tables.ts';
 
 /** The section `store`, and what else a connection needs. */
@@ -71,7 +72,7 @@ export class Connection {
   static async open(
     options: ServerOptions,
     ended: () => void,
-    check = (connection: Connection) => connection.requireTables(options.schema),
+    check = (connection: Connection) => connection.requireSchema(options.schema),
     limitMs = limitOf(options),
   ): Promise<Connection> {
     const { Client } = loadedPackage();
@@ -175,14 +176,35 @@ export class Connection {
 
   /**
    * @throws {OtherFormat} if the schema is one of another version
+   * @throws {StoreUnavailable} if a right is missing, or functions are those of another version
+   */
+  async requireSchema(schema: string): Promise<void> {
+    const names = await this.otherFunctions(schema);
+    if (names !== null)
+      throw new StoreUnavailable(
+        `postgres: the functions ${names} of the schema ${schema} are not those of this version: run oncegate store prepare, which replaces them`,
+        NOT_WRITTEN,
+      );
+  }
+
+  /**
+   * Looks at the tables.
+   *
+   * @returns the names of the functions that are missing or those of another version, if there are any
+   * @throws {OtherFormat} if the schema is one of another version
    * @throws {StoreUnavailable} if a right is missing
    */
-  async requireTables(schema: string): Promise<void> {
+  async otherFunctions(schema: string): Promise<string | null> {
     const text = `SELECT format, (SELECT bool_and(has_table_privilege(oid, needed))
         FROM pg_class, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) needed
-        WHERE relnamespace = '${schema}'::regnamespace AND relkind = 'r')
+        WHERE relnamespace = '${schema}'::regnamespace AND relkind = 'r'), (${otherFunctions(schema)})
       FROM ${schema}.store`;
-    const [[found, mayWrite] = []] = await this.run<[number, boolean]>({ name: '', text }, []);
+    const functions = functionsOf(schema);
+    const values = [[...functions.keys()], [...functions.values()]];
+    const [[found, mayWrite, names] = []] = await this.run<[number, boolean, string | null]>(
+      { name: '', text },
+      values,
+    );
     requireFormat(found, schema);
     // Otherwise the first payout would show it, after it was paid.
     if (!mayWrite)
@@ -190,6 +212,7 @@ export class Connection {
         `postgres: the role may not write all tables of the schema ${schema}: ${SHOWN}`,
         NOT_WRITTEN,
       );
+    return names ?? null;
   }
 }
 

@@ -1,3 +1,4 @@
+import { hash } from 'node:crypto';
 import { AUDIT_RETENTION_MS, STORE_FORMAT, VOID_TOKEN_MS } from '../types.ts';
 import { CLOCK, IS_LIVE, OTHER_SERVER, serverOf } from './tables.ts';
 
@@ -19,7 +20,8 @@ const COMMAND = `n int, kind text, id bytea, expected bytea, revision bytea, tok
       unless_closed boolean, ends bytea, voids bytea, audit text, counted text, server text`;
 
 /**
- * The functions of a store, which decide about its records.
+ * Makes the functions of a store, which decide about its records, or replaces those of another version. A call that runs goes on as it
+ * began, and each later one is new. What they promise each other, such as the lock of a close, is part of the store's format.
  *
  * @param schema the schema that holds them, an identifier without quotes
  */
@@ -31,7 +33,7 @@ export function functionsSql(schema: string): string {
   /** This transaction itself, and no savepoint in it, has written the row. */
   const IS_OWN = `EXISTS (SELECT FROM ${schema}.records WHERE id = w.id AND xmin = pg_current_xact_id()::xid)`;
   return `-- Changes when a standby is promoted, or a backup restored to a point in time. Not every service says it.
-CREATE FUNCTION ${schema}.timeline() RETURNS text LANGUAGE plpgsql AS $timeline$
+CREATE OR REPLACE FUNCTION ${schema}.timeline() RETURNS text LANGUAGE plpgsql AS $timeline$
 BEGIN
   RETURN left(pg_walfile_name(pg_current_wal_lsn()), 8);
 EXCEPTION WHEN OTHERS THEN
@@ -39,7 +41,7 @@ EXCEPTION WHEN OTHERS THEN
 END $timeline$;
 
 -- Who truncates the table loses all keys at once, and would not see how many rows that are.
-CREATE FUNCTION ${schema}.refuse_truncate() RETURNS trigger LANGUAGE plpgsql AS $refuse$
+CREATE OR REPLACE FUNCTION ${schema}.refuse_truncate() RETURNS trigger LANGUAGE plpgsql AS $refuse$
 BEGIN
   RAISE EXCEPTION 'each key in ${schema}.records can be paid again when its record is gone' USING
     HINT = 'Stop all gateways, DELETE the records, or drop the schema and make it again (oncegate store prepare). Then no key is started until somebody runs oncegate store accept.';
@@ -49,7 +51,7 @@ END $refuse$;
 --
 -- kind: create (nothing -> record), replace (the revision expected, or nothing -> record, or nothing), read, renew (the lease), end
 -- (the lease). The answer is done, refused (then held is the record that is there), void, closed; or kept, taken, lost of renew.
-CREATE FUNCTION ${schema}.write(
+CREATE OR REPLACE FUNCTION ${schema}.write(
   batch json, server text DEFAULT NULL, OUT n int, OUT answer text, OUT held bytea, OUT lives_ms float8, OUT is_leased boolean
 ) RETURNS SETOF record LANGUAGE plpgsql SET lock_timeout = '${LOCK_TIMEOUT_MS}ms' AS $write$
 #variable_conflict use_column
@@ -226,7 +228,7 @@ END $write$;
 
 -- Nothing -> an executing record, in a transaction of the application. Nobody else sees it, and who creates it too waits for the end of
 -- the transaction. The answer is done, refused (a record is there), closed or savepoint.
-CREATE FUNCTION ${schema}.claim(command text) RETURNS text LANGUAGE plpgsql SET lock_timeout = '${LOCK_TIMEOUT_MS}ms' AS $claim$
+CREATE OR REPLACE FUNCTION ${schema}.claim(command text) RETURNS text LANGUAGE plpgsql SET lock_timeout = '${LOCK_TIMEOUT_MS}ms' AS $claim$
 DECLARE
   w record;
   closed text;
@@ -265,7 +267,7 @@ END $claim$;
 
 -- The record of claim -> completed, in the same transaction. The answer is done, other (there is no such record, or another transaction
 -- has written it) or savepoint.
-CREATE FUNCTION ${schema}.complete(command text) RETURNS text LANGUAGE plpgsql AS $complete$
+CREATE OR REPLACE FUNCTION ${schema}.complete(command text) RETURNS text LANGUAGE plpgsql AS $complete$
 DECLARE
   w record;
 BEGIN
@@ -279,3 +281,22 @@ BEGIN
 END $complete$;
 `;
 }
+
+/** The name of each function, and the digest of its body and its settings: see {@link otherFunctions}. */
+export function functionsOf(schema: string): Map<string, string> {
+  const [, ...made] = functionsSql(schema).split('CREATE OR REPLACE FUNCTION ');
+  return new Map(
+    made.map((sql) => {
+      const [head = '', body = ''] = sql.split(/\$\w+\$/);
+      const name = /^\w+\.(\w+)/.exec(head)?.[1] as string;
+      const setting = / SET (\w+) = '(\w+)' AS $/.exec(head);
+      return [name, hash('sha256', body + (setting ? `{${setting[1]}=${setting[2]}}` : ''), 'hex')];
+    }),
+  );
+}
+
+/** The names of the functions that are missing or those of another version: $1 has the names, and $2 the digests. */
+export const otherFunctions = (schema: string): string =>
+  `SELECT string_agg(name, ', ' ORDER BY name) FROM unnest($1::text[], $2::text[]) needed (name, digest)
+    WHERE NOT EXISTS (SELECT FROM pg_proc WHERE pronamespace = '${schema}'::regnamespace AND proname = name
+      AND encode(sha256(convert_to(concat(prosrc, proconfig), 'UTF8')), 'hex') = digest)`;

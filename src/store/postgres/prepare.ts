@@ -2,7 +2,7 @@ import { Connection, failureOf, type ServerOptions } from './connection.ts';
 import { schemaSql } from './schema.ts';
 
 /**
- * The SQL that makes a schema, and gives its rights to the role that gateways connect as, for a person who runs it as another role.
+ * The SQL that makes a schema or replaces its functions, and gives its rights to the role that gateways connect as, for a person who runs it as another role.
  */
 export function preparingSql({ schema, url }: Pick<ServerOptions, 'schema' | 'url'>): string {
   const to = `TO "${decodeURIComponent(new URL(url).username).replaceAll('"', '""')}"`;
@@ -17,26 +17,29 @@ GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA ${schema} ${to};
 `;
 }
 
+/** What {@link prepare} has done: made everything, replaced the functions of another version, or nothing. */
+export type Prepared = 'made' | 'replaced' | 'unchanged';
+
 /**
- * Makes the tables of a schema, unless they are there.
+ * Makes the tables and the functions of a schema, unless they are there.
  *
- * @returns false: they were there
  * @throws {StoreUnavailable} with a message for the operator
  */
-export async function prepare(options: ServerOptions): Promise<boolean> {
+export async function prepare(options: ServerOptions): Promise<Prepared> {
   const { schema } = options;
   const unchecked = async () => {};
   const connection = await Connection.open(options, () => {}, unchecked, options.connectTimeoutMs);
   try {
-    if (await isPrepared(connection, schema)) return false;
+    const found = await lookAt(connection, schema);
+    if (found === 'prepared') return 'unchanged';
     try {
       // A large database may be busy.
       await connection.script(`SET statement_timeout = 0; ${schemaSql(schema)}`);
-      return true;
+      return found === 'absent' ? 'made' : 'replaced';
     } catch (error) {
       await connection.script('ROLLBACK');
       // Another process may have made them meanwhile.
-      if (await isPrepared(connection, schema)) return false;
+      if ((await lookAt(connection, schema)) === 'prepared') return 'unchanged';
       throw error;
     }
   } catch (error) {
@@ -47,10 +50,10 @@ export async function prepare(options: ServerOptions): Promise<boolean> {
 }
 
 /** @throws {OtherFormat} */
-async function isPrepared(connection: Connection, schema: string): Promise<boolean> {
+async function lookAt(connection: Connection, schema: string): Promise<'absent' | 'otherwise' | 'prepared'> {
   const text = `SELECT EXISTS (SELECT FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
     WHERE nspname = $1 AND relname = 'store')`;
   const [[isThere] = [false]] = await connection.run<[boolean]>({ name: '', text }, [schema]);
-  if (isThere) await connection.requireTables(schema);
-  return isThere;
+  if (!isThere) return 'absent';
+  return (await connection.otherFunctions(schema)) === null ? 'prepared' : 'otherwise';
 }

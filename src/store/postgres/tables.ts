@@ -16,7 +16,7 @@ export const serverOf = (schema: string): string =>
 export const OTHER_SERVER = 'OG001';
 
 /**
- * The tables of a store.
+ * Makes the tables of a store, unless they are there.
  *
  * `records.record` is the record as in Redis (codec.ts). The columns before it repeat a part of it for people, who read them with psql
  * (`select … from oncegate.records where state = 'in_doubt'`). A row in the state `absent` has no record, only void tokens: in a table of
@@ -31,8 +31,10 @@ export const OTHER_SERVER = 'OG001';
  * @param schema the schema that holds them, an identifier without quotes
  */
 export const tablesSql = (schema: string): string => `
+DO $tables$ BEGIN
 -- CREATE SCHEMA IF NOT EXISTS needs the right to create one even if it is there.
-DO $$ BEGIN IF to_regnamespace('${schema}') IS NULL THEN CREATE SCHEMA ${schema}; END IF; END $$;
+IF to_regnamespace('${schema}') IS NULL THEN CREATE SCHEMA ${schema}; END IF;
+IF to_regclass('${schema}.store') IS NULL THEN
 
 CREATE TABLE ${schema}.records (
   id bytea PRIMARY KEY,
@@ -84,4 +86,8 @@ INSERT INTO ${schema}.store (format) VALUES (${STORE_FORMAT});
 -- an application locks this row. And not the table of records, which autovacuum locks for as long as it works on it.
 CREATE TABLE ${schema}.copy (one boolean PRIMARY KEY DEFAULT true CHECK (one), progress text);
 INSERT INTO ${schema}.copy DEFAULT VALUES;
+ELSIF (SELECT format FROM ${schema}.store) <> ${STORE_FORMAT} THEN
+  RAISE EXCEPTION 'the schema ${schema} has records of another format' USING ERRCODE = 'invalid_schema_definition';
+END IF;
+END $tables$;
 `;

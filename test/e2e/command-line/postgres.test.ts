@@ -4,6 +4,7 @@ import { cpSync } from 'node:fs';
 import { type AddressInfo, createServer } from 'node:net';
 import { dirname, join } from 'node:path';
 import { expect, onTestFinished, test } from 'vitest';
+import { schemaSql } from '../../../src/store/postgres/schema.ts';
 import { withdraw } from '../../support/client.ts';
 import { expectPlain, newFolder, run } from '../../support/command.ts';
 import { configFile, type MoreConfig, testConfig } from '../../support/config.ts';
@@ -43,6 +44,33 @@ test('store prepare makes a schema, says so when it is there, and runs twice at 
   expect(await inSchema(section('payouts'), 'records list')).toMatchObject({ code: 0, stderr: '' });
   await server.admin.query('UPDATE payouts.store SET format = 99');
   expect((await inSchema(section('payouts'), 'store prepare')).stderr).toContain('records of format 99');
+});
+
+test('a schema with the functions of another version is refused by their names, and prepared by who owns it', async () => {
+  await server.admin.query(schemaSql('older'));
+  await server.admin.query(`GRANT USAGE ON SCHEMA older TO gateway; GRANT ALL ON ALL TABLES IN SCHEMA older TO gateway;
+    CREATE OR REPLACE FUNCTION older.timeline() RETURNS text LANGUAGE sql AS 'SELECT NULL';
+    ALTER FUNCTION older.claim(text) SET lock_timeout = '1s'`);
+  expect((await inSchema(section('older', GATEWAY), 'check')).stdout).toMatch(
+    /^FAIL store: postgres: the functions claim, timeline of the schema older are not those of this version: run oncegate store prepare, which replaces them/m,
+  );
+  const refused = await inSchema(section('older', GATEWAY), 'store prepare');
+  expect(refused.stderr).toMatch(/permission denied for schema older: .*store prepare --print shows/);
+  const { stdout } = await inSchema(section('older', GATEWAY), 'store prepare', '--print');
+  expect(await inSchema(section('older'), 'store prepare')).toMatchObject({
+    code: 0,
+    stdout: 'prepared: the functions of the schema older are those of this version\n',
+  });
+  expect((await inSchema(section('older', GATEWAY), 'store prepare')).stdout).toContain('nothing to do');
+  // What is printed can be run on a schema that is there. It keeps the records.
+  await server.admin.query(
+    `INSERT INTO older.records (id, state) VALUES ('a', 'absent'); DROP FUNCTION older.write`,
+  );
+  await server.admin.query(stdout);
+  expect((await server.admin.query('SELECT FROM older.records')).rowCount).toBe(1);
+  expect(await inSchema(section('older', GATEWAY), 'records list')).toMatchObject({ code: 0, stderr: '' });
+  await server.admin.query('UPDATE older.store SET format = 99');
+  await expect(server.admin.query(stdout)).rejects.toThrow('records of another format');
 });
 
 test('a role that owns an empty schema prepares it, without any right on the database', async () => {
