@@ -8,6 +8,7 @@ import {
   checkInodes,
   inodesOf,
   isBusy,
+  isConstraint,
   refuseOtherFormat,
   SELECT_VERSION,
   TABLES,
@@ -44,7 +45,6 @@ export const tablesIn = (database: DatabaseSync, isOwn = false): Tables => ({
 const [SHORTEST_WAIT_MS, LONGEST_WAIT_MS] = [1, 3];
 /** Opening may take this long, because another process may be opening the same database. */
 const OPEN_WITHIN_MS = 10_000;
-const STORE_CLOCK_EVERY_MS = 1000;
 
 type ApplicationWriterOptions = WriterOptions & {
   /** Whether it makes the tables if they are missing. */
@@ -68,7 +68,6 @@ export class ApplicationWriter implements CommandWriter {
   readonly #changes: Changes;
   #inodes: readonly string[] = [];
   #offsetMs = 0;
-  #storedClockAt = Number.NEGATIVE_INFINITY;
   #isClosed = false;
 
   static async open(database: DatabaseSync, options: ApplicationWriterOptions): Promise<ApplicationWriter> {
@@ -174,13 +173,9 @@ export class ApplicationWriter implements CommandWriter {
       // With a rollback journal, readers make the COMMIT of an IMMEDIATE transaction fail.
       this.#database.exec('BEGIN EXCLUSIVE');
       hasBegun = true;
-      const { runningMs } = this;
-      this.#changes.begin(file, runningMs);
+      this.#changes.begin(file, this.runningMs);
       const answer = act(this.#changes);
-      if (this.#changes.written > 0 && runningMs - this.#storedClockAt >= STORE_CLOCK_EVERY_MS) {
-        this.#changes.storeClock();
-        this.#storedClockAt = runningMs;
-      }
+      this.#changes.storeClock();
       // See writer-thread.ts: a COMMIT that has failed may still count after a crash, until the next one succeeds.
       maybeWritten = true;
       this.#database.exec('COMMIT');
@@ -228,10 +223,6 @@ export class ApplicationWriter implements CommandWriter {
     };
   }
 }
-
-/** Whether the primary result code of an error is SQLITE_CONSTRAINT. */
-const isConstraint = (error: unknown): boolean =>
-  (((error as { errcode?: number }).errcode ?? 0) & 0xff) === 19;
 
 /** @throws {Thrown} */
 function ofFunction<T>(act: () => T): T {

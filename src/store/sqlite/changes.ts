@@ -71,6 +71,9 @@ const PROBE = 'INSERT OR REPLACE INTO probe (id, content) VALUES (1, randomblob(
 /** A step of the sweep shares its transaction with payouts, so it must be short. */
 const SWEPT_AT_ONCE = 50;
 
+/** How much running time a busy store may lose if the machine stops. */
+const STORE_CLOCK_EVERY_MS = 1000;
+
 const BEFORE_ALL = [Number.MIN_SAFE_INTEGER, 0];
 
 /** The two halves of the table. Each has an index of `due`. */
@@ -88,6 +91,7 @@ export class Changes {
   /** Where the sweep goes on in each half: rows that cannot be read are kept, so the next step must pass over them. */
   readonly #sweepAfter = HALVES.map(() => BEFORE_ALL);
   #runningMs = 0;
+  #storedClockAt = Number.NEGATIVE_INFINITY;
   #closed = 'no';
   #anyVoid = false;
 
@@ -124,8 +128,10 @@ export class Changes {
     }
   }
 
-  /** Stores the running time, from which it continues after a reboot. */
+  /** Stores the running time, from which it continues after a reboot, with some of the batches that write. */
   storeClock(): void {
+    if (this.written === 0 || this.#runningMs - this.#storedClockAt < STORE_CLOCK_EVERY_MS) return;
+    this.#storedClockAt = this.#runningMs;
     this.#run('UPDATE store SET observed_at = max(observed_at, ?)', [Math.floor(this.#runningMs)]);
   }
 

@@ -175,8 +175,12 @@ export function refuseOtherFormat(file: string, found: number): void {
 }
 
 /** Whether the primary result code of an error is SQLITE_BUSY. */
-export const isBusy = (error: unknown): boolean =>
-  (((error as { errcode?: number }).errcode ?? 0) & 0xff) === 5;
+export const isBusy = (error: unknown): boolean => resultCodeOf(error) === 5;
+
+/** Whether it is SQLITE_CONSTRAINT. */
+export const isConstraint = (error: unknown): boolean => resultCodeOf(error) === 19;
+
+const resultCodeOf = (error: unknown): number => ((error as { errcode?: number }).errcode ?? 0) & 0xff;
 
 export const unavailable = (message: string, maybeWritten = false, cause?: unknown): StoreUnavailable =>
   new StoreUnavailable(`sqlite: ${message}`, { maybeWritten, cause });

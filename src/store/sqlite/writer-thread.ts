@@ -45,8 +45,6 @@ const SHORTEST_WAIT_MS = 0.1;
 const LONGEST_WAIT_MS = 0.5;
 /** Opening may take this long, because another process may be moving a large WAL into the database file. */
 const OPEN_WITHIN_MS = 10_000;
-/** How much running time a busy store may lose if the machine stops. */
-const STORE_CLOCK_EVERY_MS = 1000;
 
 class WriterThread {
   readonly offsetMs: number;
@@ -55,7 +53,6 @@ class WriterThread {
   readonly #inodes: readonly string[];
   /** Undefined after a failure. The next batch opens a new connection. */
   #changes: Changes | undefined;
-  #storedClockAt = Number.NEGATIVE_INFINITY;
 
   constructor(data: WriterData) {
     const { file, boot, monotonicMs } = data;
@@ -80,10 +77,7 @@ class WriterThread {
       changes.begin(file, runningMs);
       const answers = applyAll(memory, (command, values) => changes.apply(command, values));
       const wrote = changes.written > 0;
-      if (wrote && runningMs - this.#storedClockAt >= STORE_CLOCK_EVERY_MS) {
-        changes.storeClock();
-        this.#storedClockAt = runningMs;
-      }
+      changes.storeClock();
       // If COMMIT fails, the frames may still be in the WAL. They become valid if this process dies before the next write.
       maybeWritten = wrote;
       changes.database.exec('COMMIT');

@@ -138,6 +138,14 @@ describe('a handler with a transaction on SQLite', () => {
       },
     ],
     [
+      'a transaction of its own after the one with its key was rolled back',
+      (database) => {
+        database.exec('ROLLBACK; BEGIN');
+        database.prepare(INSERT).run('k');
+        return PAID;
+      },
+    ],
+    [
       'an answer that cannot be sent',
       (database) => {
         database.prepare(INSERT).run('k');
