@@ -100,7 +100,7 @@ export class Commits {
   /**
    * A whole transaction: claims the key, and executes and completes it.
    *
-   * @param work executes the request, on the application's connection
+   * @param work executes the request, on the application's connection. Without a completion only the claim is committed, and what it has done
    * @param wasTold as for a complete
    * @param begun gets the claim when it is in the transaction
    * @returns false if a record is there: `peek` says what it means
@@ -109,7 +109,7 @@ export class Commits {
    */
   async commitAtOnce(
     execution: Execution,
-    work: (client: unknown) => Completion,
+    work: (client: unknown) => Completion | undefined,
     wasTold: boolean,
     begun: (claim: Claim) => void,
   ): Promise<boolean> {
@@ -117,9 +117,11 @@ export class Commits {
     const { recordId } = execution;
     const create = rules.start(undefined, execution, this.#own, this.#stamp()).write as Create;
     const { record } = create;
-    const executed = (client: unknown): Replace => {
+    const executed = (client: unknown): Replace | undefined => {
       begun({ execution, record });
-      const sealed = this.#cipher.encrypt(recordId, work(client));
+      const completion = work(client);
+      if (!completion) return undefined;
+      const sealed = this.#cipher.encrypt(recordId, completion);
       const { write } = rules.commit(undefined, execution, sealed, wasTold, this.#own, this.#stamp());
       return { ...(write as Replace), revision: record.revision };
     };

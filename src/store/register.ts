@@ -154,14 +154,14 @@ export interface Register {
   /** Only a register whose records can be in the database of the application. */
   readonly transactions?: Transactions;
   /**
-   * One transaction on the application's own connection: `claim`, what `work` does, and the write over it that `work` returns. If
+   * One transaction on the application's own connection: `claim`, what `work` does, and the write over it that `work` returns, if any. If
    * something is there, `work` is not called. `work` is synchronous, so that no statement of another request gets into the transaction.
    * Only for a register on such a connection.
    *
    * @throws what `work` throws: nothing was written, unless `work` has itself committed the claim
    * @throws {StoreUnavailable}
    */
-  commit?(id: RecordId, claim: Create, work: (client: unknown) => Replace): Promise<Reply>;
+  commit?(id: RecordId, claim: Create, work: (client: unknown) => Replace | undefined): Promise<Reply>;
   readIdentity(mode: Mode): Promise<IdentityInUse | undefined>;
   visit(mode: Mode): Promise<IdentityInUse>;
   /** Whether it takes a start now, replicas included: it writes a probe. Never rejects. */

@@ -106,9 +106,14 @@ export class OurTransaction {
     const key = this.#key;
     if (this.#work.constructor.name === 'AsyncFunction') throw new TypeError(NOT_ASYNC);
     let response: BackendResponse | undefined;
-    const run = (client: unknown): Completion => {
+    let goesOn = false;
+    const run = (client: unknown): Completion | undefined => {
       const answer = this.#work(client as never);
-      if (answer instanceof Promise) throw new TypeError(NOT_ASYNC);
+      // What it still does is in no transaction and cannot be known, so its claim is committed alone, which leaves the key in doubt.
+      if (isPromise(answer)) {
+        goesOn = true;
+        return undefined;
+      }
       response = key.responseOf(answer);
       return key.completionOf(response);
     };
@@ -117,6 +122,7 @@ export class OurTransaction {
       const isCommitted = await commits.commitAtOnce(key.newExecution(), run, isTold(), (claim) => {
         key.claim = { ...claim, isOver: true };
       });
+      if (goesOn) throw new TypeError(NOT_ASYNC);
       return isCommitted && response ? executed(response) : { kind: 'taken' };
     } catch (error) {
       const { claim } = key;
@@ -127,3 +133,7 @@ export class OurTransaction {
     }
   }
 }
+
+/** Libraries have promises of their own. */
+const isPromise = (answer: unknown): answer is PromiseLike<unknown> =>
+  typeof (answer as Partial<PromiseLike<unknown>> | null | undefined)?.then === 'function';

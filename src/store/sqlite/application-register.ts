@@ -72,13 +72,20 @@ export class ApplicationRegister extends SqliteRegister {
   }
 
   /** See {@link Register.commit}. */
-  async commit(id: RecordId, claim: Create, work: (database: unknown) => Replace): Promise<Reply> {
+  async commit(
+    id: RecordId,
+    claim: Create,
+    work: (database: unknown) => Replace | undefined,
+  ): Promise<Reply> {
     const { refusing } = this;
     if (refusing) throw unavailable(refusing);
     const values = (write: Create | Replace) => valuesOfWrite(id, write, this.runningMs);
     const isDone = await this.#writer.commit(
       () => values(claim),
-      (database) => values(work(database)),
+      (database) => {
+        const write = work(database);
+        return write && values(write);
+      },
     );
     return isDone ? { done: true } : { done: false, held: await this.read(id) };
   }

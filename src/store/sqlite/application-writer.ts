@@ -94,12 +94,15 @@ export class ApplicationWriter implements CommandWriter {
   }
 
   /**
-   * Commits the write of the values of `claim`, what `work` does, and the write whose values it returns, in one transaction.
+   * Commits the write of the values of `claim`, what `work` does, and the write whose values it returns, if any, in one transaction.
    *
    * @returns false if the claim was refused. Then `work` was not called
    * @throws what `work` throws: nothing was written, unless `work` has ended the transaction itself
    */
-  async commit(claim: () => Value[], work: (database: DatabaseSync) => Value[]): Promise<boolean> {
+  async commit(
+    claim: () => Value[],
+    work: (database: DatabaseSync) => Value[] | undefined,
+  ): Promise<boolean> {
     if (this.#database.isTransaction)
       throw new TypeError('a transaction is open on this connection: call transaction() outside of it');
     const act = (changes: Changes) => {
@@ -110,7 +113,8 @@ export class ApplicationWriter implements CommandWriter {
       this.#database.exec('SAVEPOINT oncegate');
       const values = ofFunction(() => work(this.#database));
       ofFunction(() => this.#endSavepoint());
-      if (changes.apply(COMMANDS.write, values) !== ANSWERS.done) throw unavailable('the claim is gone');
+      if (values && changes.apply(COMMANDS.write, values) !== ANSWERS.done)
+        throw unavailable('the claim is gone');
       return true;
     };
     try {

@@ -87,6 +87,8 @@ it.each(['WAL', 'DELETE'])(
     expect((await post('k-1')).json()).toEqual({ paid: 'by hand' });
     expect((await post('k-2')).json()).toEqual({ paid: 3 });
     expect(ownedBy(database)).toEqual(before);
+    // As a gateway opens its store.
+    await expect(sqliteStore({ path: database.file })).rejects.toThrow('is not a folder');
   },
 );
 

@@ -123,13 +123,6 @@ describe('a handler with a transaction on SQLite', () => {
       },
     ],
     [
-      'a function that returns a promise',
-      (database) => {
-        database.prepare(INSERT).run('k');
-        return Promise.resolve(PAID);
-      },
-    ],
-    [
       'a nested transaction',
       (database) => {
         database.prepare(INSERT).run('k');
@@ -183,6 +176,20 @@ describe('a handler with a transaction on SQLite', () => {
     expect([(await post('k')).status, paid('k')]).toEqual([500, 0]);
     expect(violated).toMatchObject({ message: 'FOREIGN KEY constraint failed' });
     expect([(await post('k')).status, paid('k')]).toEqual([201, 1]);
+  });
+
+  it('is in doubt, and is not paid again, if the function returns a promise, because it goes on', async () => {
+    const pay = async (key: string, database: DatabaseSync) => {
+      await undefined;
+      database.prepare(INSERT).run(key);
+      return PAID;
+    };
+    const { post, paid } = await application(async (idempotency, database) => {
+      await idempotency.transaction(() => pay(idempotency.key, database) as never);
+    });
+    expect((await post('k')).status).toBe(502);
+    expect(codeOf(await post('k'))).toBe('outcome_unknown');
+    expect(paid('k')).toBe(1);
   });
 
   it('is in doubt, and is not paid again, if the function ends the transaction itself', async () => {
