@@ -152,8 +152,13 @@ export const sqliteGuards: readonly Guard[] = [
   ],
   [
     'a function goes on after its transaction has ended, and pays without its key (SQLite)',
-    ['src/middleware/transactions/our-transaction.ts', '#attemptAtOnce', "=== 'AsyncFunction'", "=== ''"],
-    [TRANSACTION, 'refuses an asynchronous function, and frees the key'],
+    [
+      'src/middleware/transactions/our-transaction.ts',
+      '#attemptAtOnce',
+      'if (isPromise(answer))',
+      'if (false)',
+    ],
+    [TRANSACTION, 'if the function returns a promise, because it goes on'],
   ],
   [
     'a function commits its payout before its key is completed, and that counts as one transaction (SQLite)',
