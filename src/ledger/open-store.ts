@@ -97,7 +97,7 @@ export async function openRegister(
   if (store.kind === 'postgres') {
     const { PostgresRegister } = await import('../store/postgres/register.ts');
     const options = await postgresOptions(store, openCertificate);
-    return await PostgresRegister.open({ ...options, ...tools, clock, gatewayId });
+    return await PostgresRegister.open({ ...options, ...tools, clock });
   }
   const isFile = mayBeFile && isFileOfApplication(store.path);
   if (database || isFile) {
@@ -132,7 +132,7 @@ export async function openCopyRegister(
   if (store.kind === 'postgres') {
     const { PostgresCopyRegister } = await import('../store/postgres/copy-register.ts');
     const options = await postgresOptions(store, openSilently);
-    return await PostgresCopyRegister.open({ ...options, timeoutMs, clock, gatewayId });
+    return await PostgresCopyRegister.open({ ...options, timeoutMs, clock });
   }
   const { RedisCopyRegister } = await import('../store/redis/copy-register.ts');
   const options = await redisOptions(store, lock, openSilently);

@@ -18,7 +18,7 @@ const { admin } = server;
 async function visited() {
   const { url, schema } = await newSchema(server);
   const register = await PostgresRegister.open({
-    ...{ url, schema, gatewayId: 'gateway', timeoutMs: 10_000, connectTimeoutMs: 10_000, clock: systemClock },
+    ...{ url, schema, timeoutMs: 10_000, connectTimeoutMs: 10_000, clock: systemClock },
   });
   onTestFinished(() => register.close());
   await register.visit('protect');
@@ -82,7 +82,7 @@ it('records of a dump in a schema that was made anew are the store that they wer
 
 it('gateways that visit a new store at the same time give it one identity', async () => {
   const { url, schema } = await newSchema(server);
-  const options = { url, schema, gatewayId: 'gateway', timeoutMs: 10_000, connectTimeoutMs: 10_000 };
+  const options = { url, schema, timeoutMs: 10_000, connectTimeoutMs: 10_000 };
   const registers = await Promise.all(
     Array.from({ length: 4 }, () => PostgresRegister.open({ ...options, clock: systemClock })),
   );

@@ -185,6 +185,37 @@ describe('a record that another transaction writes', () => {
   });
 });
 
+describe('a table that another transaction has locked', () => {
+  const locks: [what: string, sql: (schema: string) => string][] = [
+    ['the records, as VACUUM FULL and ALTER do', (schema) => `LOCK TABLE ${schema}.records`],
+    ['an index of the records, as REINDEX does', (schema) => `REINDEX INDEX ${schema}.records_pkey`],
+    ['the store', (schema) => `LOCK TABLE ${schema}.store`],
+    ['the progress of a copy', (schema) => `LOCK TABLE ${schema}.copy`],
+  ];
+
+  it.each(locks)('is no key in flight, and makes the store not ready: %s', async (_what, lock) => {
+    const place = await newSchema(server);
+    // The functions of one have run before, and those of the other have not.
+    const stores = [await storeForTest(place), await storeForTest(place)] as const;
+    await bring(stores[0], 'executing');
+    const client = await session();
+    await client.query(`BEGIN; ${lock(place.schema)}`);
+    for (const store of stores) {
+      const refused = { message: /lock timeout/, maybeWritten: false };
+      await expect(store.start(newRequest())).rejects.toMatchObject(refused);
+      expect(await store.health()).toMatchObject({
+        ok: false,
+        detail: expect.stringMatching(/lock|no answer/),
+      });
+    }
+    await client.query('ROLLBACK');
+    for (const store of stores) {
+      expect(await store.start(newRequest())).toEqual({ kind: 'started' });
+      expect(await store.health()).toMatchObject({ ok: true });
+    }
+  });
+});
+
 describe('a backend in the middle of a write', () => {
   /** A store whose inserts take so long that a test can end their backend. */
   async function withSlowInserts() {

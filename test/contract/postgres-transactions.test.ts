@@ -24,7 +24,7 @@ beforeAll(async () => {
   server = await startPostgres({ fsync: 'off' });
   await server.admin.query('CREATE TABLE payouts (number bigserial PRIMARY KEY, key text)');
   options = {
-    ...{ url: server.url, schema: 'oncegate', gatewayId: 'gateway' },
+    ...{ url: server.url, schema: 'oncegate' },
     ...{ timeoutMs: 2000, connectTimeoutMs: 5000, clock: systemClock },
   };
   register = await PostgresRegister.open(options);

@@ -194,7 +194,7 @@ export async function postgres(): Promise<Place> {
   // Nothing has to survive the machine.
   const { url, admin } = await startPostgres({ fsync: 'off' });
   const options = {
-    ...{ url, schema: 'oncegate', gatewayId: 'gateway' },
+    ...{ url, schema: 'oncegate' },
     ...{ timeoutMs: 10_000, connectTimeoutMs: 5_000, clock: systemClock },
   };
   const nodes = [await PostgresRegister.open(options), await PostgresRegister.open(options)] as const;

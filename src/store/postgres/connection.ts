@@ -284,8 +284,10 @@ export function failureOf(error: unknown, schema: string, sent: boolean): StoreU
   const unavailable = (text: string) =>
     new StoreUnavailable(`postgres: ${text}`, { maybeWritten, cause: error });
   if (!isOfServer) return unavailable(message);
-  // The whole table is locked while the store is closed for a copy.
-  if (code === LOCK_NOT_AVAILABLE && !where.includes('LOCK TABLE')) return new KeyLocked();
+  if (code === LOCK_NOT_AVAILABLE)
+    return isRow(where)
+      ? new KeyLocked()
+      : unavailable(`${message}: somebody has locked a table of the schema ${schema}, or closes the store`);
   if (NOT_PREPARED.has(code))
     return unavailable(`${message}: run oncegate store prepare, which makes the schema ${schema}`);
   if (code === NO_RIGHT) return unavailable(`${message}: ${SHOWN}`);
@@ -295,3 +297,9 @@ export function failureOf(error: unknown, schema: string, sent: boolean): StoreU
     );
   return unavailable(message);
 }
+
+/**
+ * Says of a lock that is not free whether it is that of a row. The functions first take those of the tables, by LOCK TABLE. Only the text
+ * of the statement is the same in each language.
+ */
+const isRow = (where: string): boolean => where.includes('.records') && !where.includes('LOCK TABLE');

@@ -69,8 +69,9 @@ BEGIN
   END IF;
   ${onServer('server')}
   ${DURABLY}
-  -- What closes the store waits for the lock of \`copy\`, so every later write sees that it is closed.
-  LOCK TABLE ${schema}.copy, ${schema}.records IN ROW EXCLUSIVE MODE;
+  -- What closes the store waits for the lock of \`copy\`, so every later write sees that it is closed. A
+  -- statement that waits for a lock after this waits for a row.
+  LOCK TABLE ${schema}.copy, ${schema}.store, ${schema}.records IN ROW EXCLUSIVE MODE;
   SELECT split_part(coalesce(progress, 'no'), ' ', 1) INTO closed
     FROM ${schema}.store, ${schema}.copy WHERE format = ${STORE_FORMAT};
   IF closed IS NULL THEN
@@ -236,7 +237,7 @@ BEGIN
   SELECT * INTO w FROM json_to_record(command::json) AS command (${COMMAND});
   ${onServer('w.server')}
   ${DURABLY}
-  LOCK TABLE ${schema}.copy, ${schema}.records IN ROW EXCLUSIVE MODE;
+  LOCK TABLE ${schema}.copy, ${schema}.store, ${schema}.records IN ROW EXCLUSIVE MODE;
   IF current_setting('transaction_isolation') = 'read committed' THEN
     SELECT split_part(coalesce(progress, 'no'), ' ', 1) INTO closed FROM ${schema}.copy;
   ELSE

@@ -1,16 +1,16 @@
 import type { Clock } from '../../lib/clock.ts';
 import { messageOf } from '../../lib/files.ts';
+import { systemRandom } from '../../lib/random.ts';
 import type { Emit } from '../../telemetry/emit.ts';
 import { ServerClocks } from '../server-clock.ts';
 import { OtherFormat, StoreClosed, type StoreHealth } from '../types.ts';
+import { bytesOf } from './commands.ts';
 import { requireFormat, type ServerOptions } from './connection.ts';
 import type { Lanes } from './lanes.ts';
 import { CLOCK } from './tables.ts';
 
 /** The options of a register. */
 export interface PostgresOptions extends ServerOptions {
-  /** Names the probe that a health check writes. */
-  gatewayId: string;
   emit?: Emit;
   /** How many transactions of the application run at the same time, each on a connection of its own. Default 10. */
   maxTransactions?: number;
@@ -71,13 +71,12 @@ export class PostgresHealth {
   }
 
   async check(): Promise<StoreHealth> {
-    const { schema, gatewayId } = this.#options;
+    const { schema } = this.#options;
     try {
       await this.inspect();
       // Servers that take over from each other have one address.
       await this.#clocks.compare('', () => this.#timeOf());
-      const probe = `INSERT INTO ${schema}.probes VALUES ($1, ${CLOCK}) ON CONFLICT (gateway) DO UPDATE SET at = EXCLUDED.at`;
-      await this.#lanes.change(probe, [gatewayId]);
+      await this.#lanes.change(`SELECT FROM ${schema}.write($1)`, [probe()]);
       const [[copyProgress, format] = []] = await this.#lanes.ask<[string | null, number]>(
         `SELECT progress, format FROM ${schema}.store, ${schema}.copy`,
       );
@@ -105,4 +104,21 @@ export class PostgresHealth {
   #warnings(): string[] {
     return [...this.#dangers, ...this.#clocks.warnings()];
   }
+}
+
+/** As much as the start of a long request. */
+const PROBE_BYTES = 1024;
+
+/**
+ * Two commands of one transaction: a record that is written and removed. So a check finds what a start finds: tables that cannot grow, a
+ * table that somebody has locked, a function that fails. Nobody sees the record.
+ */
+function probe(): string {
+  const id = bytesOf(Buffer.concat([systemRandom.token(), systemRandom.token()]));
+  const revision = bytesOf(systemRandom.token());
+  const record = bytesOf(Buffer.alloc(PROBE_BYTES));
+  return JSON.stringify([
+    { n: 0, kind: 'create', id, revision, record, state: 'executing', lives_ms: 0, unless_closed: true },
+    { n: 1, kind: 'replace', id, expected: revision },
+  ]);
 }

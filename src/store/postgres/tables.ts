@@ -69,8 +69,6 @@ CREATE INDEX audit_expiry ON ${schema}.audit (expires_at);
 
 CREATE TABLE ${schema}.resolutions (kind text PRIMARY KEY, number bigint NOT NULL);
 
-CREATE TABLE ${schema}.probes (gateway text PRIMARY KEY, at timestamptz NOT NULL);
-
 CREATE TABLE ${schema}.store (
   one boolean PRIMARY KEY DEFAULT true CHECK (one),
   format int NOT NULL,
