@@ -125,7 +125,9 @@ describe.each(['read committed', 'repeatable read', 'serializable'])(
       await client.query('BEGIN');
       expect(await createIn(client, place, newRequest())).toBe('done');
       const change = copy.changeCopyProgress(closing);
-      await untilBlocking(client);
+      const looks = "SELECT FROM pg_stat_activity WHERE query LIKE 'SELECT DISTINCT pid%pg_locks%'";
+      await until(async () => (await server.admin.query(looks)).rowCount);
+      expect(await statesIn(place)).toEqual([]);
       await client.query('COMMIT');
       expect(await change).toBe(true);
       await expect(store.start(newRequest())).rejects.toThrow(StoreClosed);

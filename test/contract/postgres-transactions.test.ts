@@ -61,6 +61,14 @@ function complete(client: SqlClient, id: ReturnType<typeof newId>, begun: KeyRec
 }
 
 const pay = (client: SqlClient, key: string) => client.query('INSERT INTO payouts (key) VALUES ($1)', [key]);
+/** When a close last looked who keeps it from going on. */
+async function looks(): Promise<string[] | undefined> {
+  const { rows } = await server.admin.query(
+    "SELECT query_start::text AS at FROM pg_stat_activity WHERE query LIKE 'SELECT DISTINCT pid%pg_locks%'",
+  );
+  return rows.length > 0 ? rows.map(({ at }) => at) : undefined;
+}
+
 const paid = async (key: string) =>
   (await server.admin.query('SELECT FROM payouts WHERE key = $1', [key])).rowCount;
 const codeOf = (work: Promise<unknown>) => work.then(String, ({ code }) => code);
@@ -148,8 +156,7 @@ it.each(ISOLATIONS)(
     const closing = closeTo(copy, 'starts').then(() => {
       isClosed = true;
     });
-    const waits = `SELECT FROM pg_locks WHERE NOT granted AND relation = 'oncegate.copy'::regclass`;
-    await until(async () => (await server.admin.query(waits)).rowCount);
+    await until(looks);
     expect(isClosed).toBe(false);
     await complete(client, id, record, completed(record));
     await client.query('COMMIT');
@@ -170,11 +177,16 @@ it('pays other keys while a close waits for a long transaction, and closes the s
   const [id, record] = [newId(), newRecord()];
   const client = await connected();
   await claim(client, id, record);
+  const isOld = `SELECT FROM pg_stat_activity WHERE state LIKE 'idle in%' AND xact_start < clock_timestamp() - interval '600 ms'`;
+  await until(async () => (await server.admin.query(isOld)).rowCount);
   const closing = closeTo(await copyWithin(30_000), 'starts');
-  const waits = `SELECT FROM pg_locks WHERE NOT granted AND relation = 'oncegate.copy'::regclass`;
-  // A start that waits for 50 ms is refused.
-  for (let seen = 0; seen < 3; seen += (await server.admin.query(waits)).rowCount ?? 0)
+  const queued = `SELECT FROM pg_locks WHERE NOT granted AND relation = 'oncegate.copy'::regclass`;
+  const seen = new Set<string>();
+  while (seen.size < 4) {
+    for (const at of (await looks()) ?? []) seen.add(at);
     expect(await register.create(newId(), creation(newRecord()) as Create)).toEqual({ done: true });
+    expect((await server.admin.query(queued)).rowCount).toBe(0);
+  }
   await complete(client, id, record, completed(record));
   await client.query('COMMIT');
   await closing;

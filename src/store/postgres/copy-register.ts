@@ -14,9 +14,9 @@ import { PostgresRegister } from './register.ts';
 import { CLOCK } from './tables.ts';
 
 const ROWS_PER_PAGE = 1000;
-/** How long one try to change the progress waits for transactions. Each write waits behind it, and fails after 50 ms. */
+/** How long one try to change the progress waits for short transactions. Each write waits behind it, and fails after 50 ms. */
 const SHORT_WAIT_MS = 20;
-/** The same at last, if no transaction is older: each commit may take longer than a short wait, as with a standby that is far away. */
+/** The same at last: each commit may take longer than a short wait, as with a standby that is far away. No try waits for an older transaction. */
 const LONG_WAIT_MS = 500;
 const PAUSE_MS = 200;
 const MOST_NAMED = 5;
@@ -90,30 +90,20 @@ export class PostgresCopyRegister implements CopyRegister {
   }
 
   /**
-   * Tries again and again, with pauses: every write queues behind a lock that somebody waits for.
+   * Waits for transactions that are open for long without asking for the lock, because every write queues behind who waits for it.
    *
    * @throws {StoreUnavailable} names the transactions that have not ended within the time limit
    */
   async #whenFree(connection: Connection, change: string): Promise<void> {
     const { clock, timeoutMs } = this.#options;
     const startedMs = clock.monotonicMs();
-    let waitMs = SHORT_WAIT_MS;
     for (;;) {
-      const begin = `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = ${waitMs}`;
-      const isDone = await connection.script(`${begin}; ${change}`).then(
-        () => true,
-        (error: { code?: unknown }) => {
-          if (error.code !== LOCK_NOT_AVAILABLE) throw error;
-          return false;
-        },
-      );
-      if (isDone) return;
-      await connection.script('ROLLBACK');
       const holders = await this.#holders(connection);
       const triedMs = clock.monotonicMs() - startedMs;
+      const waitMs = triedMs < timeoutMs / 2 ? SHORT_WAIT_MS : LONG_WAIT_MS;
+      const isLong = holders.some(([, , , ageMs]) => ageMs !== null && ageMs > LONG_WAIT_MS);
+      if (!isLong && (await isDoneWithin(waitMs, connection, change))) return;
       if (triedMs >= timeoutMs) throw new StoreUnavailable(notEnded(timeoutMs, holders), NOT_WRITTEN);
-      const isLong = holders.some(([, , , ageMs]) => ageMs === null || ageMs > LONG_WAIT_MS);
-      waitMs = isLong || triedMs < timeoutMs / 2 ? SHORT_WAIT_MS : LONG_WAIT_MS;
       await pause(clock, PAUSE_MS);
     }
   }
@@ -138,6 +128,20 @@ export class PostgresCopyRegister implements CopyRegister {
 }
 
 const literal = (text: string): string => `'${text.replaceAll("'", "''")}'`;
+
+/** Runs statements in a transaction, unless their lock is not free in time. */
+async function isDoneWithin(waitMs: number, connection: Connection, change: string): Promise<boolean> {
+  try {
+    await connection.script(
+      `BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = ${waitMs}; ${change}`,
+    );
+    return true;
+  } catch (error) {
+    if ((error as { code?: unknown }).code !== LOCK_NOT_AVAILABLE) throw error;
+    await connection.script('ROLLBACK');
+    return false;
+  }
+}
 
 function notEnded(timeoutMs: number, holders: Holder[]): string {
   const named = holders.map(([pid, application, since]) =>
