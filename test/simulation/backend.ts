@@ -161,7 +161,8 @@ export class Backend {
     if (behaviour === 'resets while it pays') this.#timeline.after(workMs / 2, () => answer(RESET));
     this.#timeline.after(workMs, () => {
       ended();
-      const result = pays ? this.#execute(sent) : `nothing ${++this.#results}`;
+      const result = this.newResult(pays ? 'payout' : 'nothing');
+      if (pays) this.execute(sent, result);
       const response = { status: STATUS[behaviour] ?? 201, headers: [], body: Buffer.from(result) };
       const first = this.#known.get(key);
       if (isFinal && first)
@@ -171,17 +172,17 @@ export class Backend {
     });
   }
 
-  #execute(sent: Sent): string {
-    const execution = {
-      request: sent.request,
-      atMs: this.#timeline.nowMs,
-      result: `payout ${++this.#results}`,
-    };
+  /** A text that no other result has. */
+  newResult(what: 'payout' | 'nothing'): string {
+    return `${what} ${++this.#results}`;
+  }
+
+  execute(sent: Sent, result: string): void {
+    const execution = { request: sent.request, atMs: this.#timeline.nowMs, result };
     const all = this.executions.get(sent.key);
     if (all) all.push(execution);
     else this.executions.set(sent.key, [execution]);
     this.onExecuted(sent, execution);
-    return execution.result;
   }
 
   /** What a lookup gets. @param execution what its books say of the key */

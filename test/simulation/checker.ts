@@ -1,7 +1,7 @@
 import type { Result } from '../../src/idempotency/call.ts';
 import { type Decision, decideFor, type StatusPolicy } from '../../src/idempotency/outcome.ts';
 import type { RecordId } from '../../src/lib/brands.ts';
-import type { Exchange, LookupAnswer } from '../../src/lib/exchange.ts';
+import type { BackendResponse, Exchange, LookupAnswer } from '../../src/lib/exchange.ts';
 import type { Lifetimes } from '../../src/store/types.ts';
 import type { Execution, Sent } from './backend.ts';
 
@@ -12,6 +12,8 @@ export interface CheckerOptions {
   maySendAgain: boolean;
   /** Nothing breaks, so that no owner seems to be dead. */
   isQuiet: boolean;
+  /** Whatever breaks, no key is in doubt. */
+  isNeverInDoubt?: boolean;
 }
 
 /** One request of a merchant. */
@@ -72,6 +74,9 @@ export class Checker {
   readonly #again = new Set<string>();
   readonly #sentAgain = new Set<RecordId>();
   readonly #late = new Set<string>();
+  readonly #committed = new Set<string>();
+  /** Requests whose merchants were told that they were not executed. */
+  readonly #toldFree = new Set<string>();
 
   constructor(options: CheckerOptions) {
     this.#options = options;
@@ -108,6 +113,8 @@ export class Checker {
   /** A request leaves a gateway. */
   sending({ recordId, request }: Sent, { retentionMs, inDoubtRetentionMs }: Lifetimes, nowMs: number): void {
     const key = this.#keyOf(recordId, nowMs);
+    if (this.#toldFree.has(request))
+      this.#break(recordId, `${request} is sent after its merchant was told that it was not executed`);
     const open = openOf(key);
     const most = this.#options.maySendAgain ? key.announced : 0;
     if (open.length > most)
@@ -123,6 +130,13 @@ export class Checker {
     key.lifetimes.inDoubtRetentionMs = Math.min(key.lifetimes.inDoubtRetentionMs, inDoubtRetentionMs);
     key.dispatches.push({ request, decision: undefined, wasInDoubt: false, wasRefused: false, releases: 0 });
     this.#sent.add(request);
+  }
+
+  /** A transaction has executed the request, and stored its answer. */
+  committed(sent: Sent, lifetimes: Lifetimes, response: BackendResponse, nowMs: number): void {
+    this.sending(sent, lifetimes, nowMs);
+    this.#committed.add(sent.request);
+    this.ended(sent, { kind: 'complete', response }, NONE, nowMs);
   }
 
   /** What its gateway sees of it. */
@@ -204,7 +218,13 @@ export class Checker {
         this.#break(recordId, `${request} got ${result.kind} after ${key.result.words} was told`);
     };
     const saysSent = result.kind === 'executed' && result.exchange.kind !== 'not_sent';
-    const wasSent = this.#sent.has(request);
+    const isUndecided = result.kind === 'in_flight' && this.#committed.has(request);
+    const wasSent = this.#sent.has(request) && !isUndecided;
+    if (FREE.test(result.kind) && !saysSent) this.#toldFree.add(request);
+    const isDoubt =
+      result.kind === 'in_doubt' || (result.kind === 'executed' && result.decision === 'in_doubt');
+    if (isDoubt && this.#options.isNeverInDoubt)
+      this.#break(recordId, `${request} got ${result.kind}, in doubt`);
     if (saysSent !== wasSent && !STORED.test(result.kind))
       this.#break(recordId, `${request} got ${result.kind}, and was ${wasSent ? '' : 'not '}sent`);
     switch (result.kind) {
@@ -326,6 +346,9 @@ const openOf = ({ dispatches }: Key): Dispatch[] =>
 
 /** Statuses with which a backend says that nothing was done, or cannot know. */
 const NO_RESULTS = /^(?:401|429|502|503|504|520|522|524) |urn:oncegate:problem:/;
+/** What says that a request was not executed. */
+const FREE = /^(?:executed|store_unavailable|overloaded|closing)$/;
+const NONE: StatusPolicy = { release: [], unknown: [] };
 /** What a request gets that was not sent, and one whose own result was refused. */
 const STORED = /^(?:replayed|tombstone)$/;
 const TOO_LARGE = 'a response that was too large';

@@ -3,11 +3,15 @@ import { Desk } from '../../src/doubts/desk.ts';
 import { type Lookup, Lookups } from '../../src/doubts/lookups.ts';
 import type { Call, InDoubtPolicy, Result } from '../../src/idempotency/call.ts';
 import { Engine } from '../../src/idempotency/engine.ts';
+import { Commits } from '../../src/ledger/commits.ts';
 import { Ledger } from '../../src/ledger/ledger.ts';
 import { recordIdOf } from '../../src/ledger/record-id.ts';
 import type { RecordId } from '../../src/lib/brands.ts';
 import type { Exchange } from '../../src/lib/exchange.ts';
+import type { TransactionAnswer } from '../../src/middleware/respond.ts';
+import { HandlerTransaction } from '../../src/middleware/transactions/handler-transaction.ts';
 import type { Register, Replace } from '../../src/store/register.ts';
+import { ResponseCipher } from '../../src/store/response-cipher.ts';
 import type { Emit } from '../../src/telemetry/emit.ts';
 import { emitTo } from '../support/emit.ts';
 import type { Backend, Sent } from './backend.ts';
@@ -15,6 +19,7 @@ import type { Checker } from './checker.ts';
 import type { Dice } from './dice.ts';
 import type { Process } from './machine.ts';
 import type { Timeline } from './timeline.ts';
+import { type Database, pay } from './transactions.ts';
 
 export interface GatewayPlan {
   leaseMs: number;
@@ -30,6 +35,8 @@ export interface GatewayPlan {
    * ends. A handler that never ends is given up after this time. Without it, the gateway sends to the backend.
    */
   abandonAfterMs: number | undefined;
+  /** An embedded handler pays in a transaction of the application's database. */
+  isTransactional?: boolean;
   /** The gateway connects at once, and is never refused. */
   connectsAtOnce?: boolean;
 }
@@ -52,6 +59,8 @@ export interface GatewayParts {
   process: Process;
   register: Register;
   backend: Pick<Backend, 'isCalm' | 'receive' | 'ask'>;
+  /** Of an embedded handler that pays in transactions. */
+  database?: Database;
   /** The name of its layer, and what its requests carry of it. */
   layer: string;
   hop: string;
@@ -76,6 +85,7 @@ export class Gateway {
   readonly ledger: Ledger;
   readonly slots: Slots;
   readonly #lookups: Lookups | undefined;
+  readonly #commits?: Commits | undefined;
   readonly #parts: GatewayParts;
   readonly #broken: Broken;
   /** Keys whose requests are about to be sent. */
@@ -102,6 +112,10 @@ export class Gateway {
     }
     this.ledger = new Ledgers(register, { gatewayId, lifetimes, clock, random });
     const { ledger } = this;
+    if (parts.database) {
+      const own = { gatewayId, lifetimes, clock, random, cipher: new ResponseCipher() };
+      this.#commits = Commits.on(register, own);
+    }
     const aliveForMs = ledger.aliveForMs.bind(ledger);
     ledger.aliveForMs = (owner) => {
       this.#askedStoodMs.set(owner.recordId, process.machine.stoodStillMs);
@@ -156,7 +170,42 @@ export class Gateway {
     const { inDoubt } = this.plan;
     const { recordId, key, requestId: request, fingerprint, operation } = call;
     const sent = { recordId, key, request, fingerprint, operation, hops };
+    const { database } = this.#parts;
+    if (this.plan.isTransactional && database)
+      return this.#handleInTransaction({ ...call, statuses, inDoubt }, sent, database);
     return this.engine.handle({ ...call, statuses, inDoubt, run: (maySend) => this.#run(sent, maySend) });
+  }
+
+  /** The handler executes and completes the request in a transaction. */
+  #handleInTransaction(call: Omit<Call, 'run'>, sent: Sent, database: Database): Promise<Result> {
+    const { process, dice, checker, timeline, event } = this.#parts;
+    const { clock, random } = process;
+    const { responseTimeoutMs: timeoutMs, completeRetryMs } = this.plan;
+    const { promise: ended, resolve: end } = Promise.withResolvers<Exchange>();
+    let isTold = false;
+    const handled = new HandlerTransaction({
+      ...{ commits: this.#commits as Commits, store: this.ledger, emit: engineEvents(this.#parts) },
+      ...{ clock, random, timeoutMs, completeRetryMs, maxStoredBytes: 1000, isTold: () => isTold },
+      call: call as Call,
+      recording: { settle: end, responseOf: (status, _, body) => ({ status, headers: [], body }) },
+    });
+    const committed = ({ status, json }: TransactionAnswer) => {
+      const response = { status, headers: [], body: Buffer.from(JSON.stringify(json)) };
+      event('committed');
+      checker.committed(sent, this.plan, response, timeline.nowMs);
+      if (isTold) checker.toldEarly(sent, timeline.nowMs);
+    };
+    const tell = () => {
+      isTold = true;
+    };
+    const run = () => {
+      const cancel = clock.after(timeoutMs, () => handled.whenLate(tell));
+      const nothing = () => end({ kind: 'not_sent', reason: 'the handler has committed nothing' });
+      const parts = { database, clock, timeoutMs, dice, committed, event };
+      void pay(handled, sent, parts).then(nothing, nothing);
+      return ended.finally(cancel);
+    };
+    return this.engine.handle({ ...call, run, settle: (exchange) => handled.settle(exchange) });
   }
 
   /** Whether the clocks stood still, so that no fence here knows that the key may have another owner. */

@@ -139,7 +139,9 @@ export class Layer {
         event(`told ${result.kind}`);
         say(`${request} ← ${describe(result)}`);
         // A gateway that has not been moved yet answers from a store that does not serve any more.
-        const isStale = store !== this.serving && result.kind === 'in_doubt';
+        const isOld =
+          result.kind === 'in_doubt' || (result.kind === 'executed' && result.exchange.kind === 'not_sent');
+        const isStale = store !== this.serving && isOld;
         if (result.kind !== 'mismatch' && !isStale) checker.told(recordId, request, result, timeline.nowMs);
         end(result);
       });

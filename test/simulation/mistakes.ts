@@ -59,6 +59,13 @@ class OpensFirst extends MemoryRegister {
   }
 }
 
+/** What a transaction has written of the key is not committed with the rest. */
+class CommitsNoRecord extends MemoryRegister {
+  override end(by: object): void {
+    super.end(by, false);
+  }
+}
+
 /** Takes over what has no lease any more. */
 class LeaseOnly extends Ledger {
   override async start(execution: Execution): Promise<StartAnswer> {
@@ -284,6 +291,13 @@ export const BROKEN: Readonly<Record<string, BrokenWorld>> = {
   'a copy that is run after the opening': {
     mix: { copies: true, networkFaults: 0, operators: 0 },
     mistakes: { Registers: OpensFirst },
+  },
+  'a payout that is committed without its key': {
+    mix: {
+      ...{ inDoubt: 'hold', store: onlyOne, operators: 0, faults: none, networkFaults: 0 },
+      ...{ transactions: true, copies: false },
+    },
+    mistakes: { Registers: CommitsNoRecord },
   },
   'one acknowledgement of two': {
     mix: { store: { replicas: 2, acknowledgedBy: 1, lockNodes: false }, faults: failovers, networkFaults: 0 },

@@ -101,6 +101,8 @@ export interface Mix {
   gateways?: number;
   copies?: boolean;
   layers?: boolean;
+  /** Handlers with a database of their own. */
+  transactions?: boolean;
 }
 
 const HOUR_MS = 3_600_000;
@@ -113,6 +115,8 @@ const LEASES_MS = [10_000, 10_000, 6000];
 const MOST_STEPS = 50;
 /** Around the first byte, where most depends on what breaks. */
 const MOMENTS = ['create answered', 'connecting', 'connected', 'request sent', 'backend answered'];
+/** Around the claim and the commit of a transaction. */
+const COMMITS = ['claim answered', 'pay sent', 'complete answered', 'commit sent', 'commit answered'];
 /** Clocks of machines differ by at most so much. */
 const MOST_DRIFT = 0.0002;
 
@@ -134,7 +138,7 @@ export function draw(seed: number, mix: Mix = {}): Plan {
   // A copy waits for handlers.
   const longest = copy ? 40_000 : 3_600_000;
   const abandonAfterMs = (mix.handlers ?? dice.chance(0.15)) ? dice.pick([40_000, longest]) : undefined;
-  const newGateway = (isInner: boolean) => ({
+  const newGateway = (isInner: boolean): Plan['gateways'][number] => ({
     plan: {
       // A lookup in front of another layer would ask the backend of a request that this layer may still send.
       ...{ leaseMs: dice.pick(LEASES_MS), retentionMs: more.pick(RETENTIONS_MS), releaseAfterMs },
@@ -154,6 +158,11 @@ export function draw(seed: number, mix: Mix = {}): Plan {
   const gateways = Array.from({ length: mix.gateways ?? dice.between(2, 4) }, () => newGateway(false));
   const front = gateways.length;
   if (layers) gateways.push(...Array.from({ length: more.between(1, 2) }, () => newGateway(true)));
+  const mayCommit = inDoubt === 'hold' && !layers && store.replicas === 0 && !store.lockNodes;
+  const often = diceOf(seed, 'commits');
+  const commit = mayCommit && (mix.transactions ?? often.chance(mix.store ? 0 : 0.4));
+  const share = often.pick([1, 1, 0.5]);
+  for (const { plan } of gateways) plan.isTransactional = commit && often.chance(share);
   const keys = dice.chance(0.7) ? 1 : 2;
   const requests = Array.from({ length: dice.between(2, 7) }, (_, n) => {
     const plan: RequestPlan = {
@@ -182,6 +191,8 @@ export function draw(seed: number, mix: Mix = {}): Plan {
   const faults =
     mix.faults?.(dice) ?? Array.from({ length: dice.between(0, 3) }, () => drawFault(dice, store));
   if (!mix.faults) for (const fault of faults) if (more.chance(0.25)) fault.step = more.pick(MOMENTS);
+  if (commit && !mix.faults)
+    for (const fault of faults) if (often.chance(0.5)) fault.step = often.pick(COMMITS);
   // A clock is often set when a machine goes on.
   const freeze = faults.find(({ kind }) => kind === 'freeze');
   for (const fault of faults)

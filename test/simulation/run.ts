@@ -20,6 +20,7 @@ export const EVENTS = [
   'operator told unavailable',
   ...['told executed', 'told replayed', 'told tombstone', 'told in_flight', 'told mismatch', 'told in_doubt'],
   ...['told store_unavailable', 'told overloaded', 'told closing'],
+  ...['transaction of ours', 'transaction of a library', 'committed'],
 ];
 
 export interface Sum {

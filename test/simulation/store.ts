@@ -15,6 +15,7 @@ import { MemoryRegister } from '../support/memory-register.ts';
 import type { Dice } from './dice.ts';
 import type { Process } from './machine.ts';
 import type { Timeline } from './timeline.ts';
+import { NetworkTransactions } from './transactions.ts';
 
 /** What a command does to the register of whichever server executes it. */
 type Command<T> = (register: MemoryRegister) => Promise<T>;
@@ -245,6 +246,7 @@ const COMMAND_TIMEOUT_MS = 2000;
 export class NetworkRegister implements Register, CopyRegister {
   readonly replicates: boolean;
   readonly isLeased?: (id: RecordId) => Promise<boolean>;
+  readonly transactions: NetworkTransactions;
   readonly #process: Process;
   readonly #store: StoreServers;
   readonly #network: Network;
@@ -267,6 +269,10 @@ export class NetworkRegister implements Register, CopyRegister {
     this.#dice = dice;
     this.#step = step;
     this.replicates = store.plan.acknowledgedBy > 0;
+    this.transactions = new NetworkTransactions({
+      ...{ process, timeline },
+      send: (name, execute) => this.#send(name, execute),
+    });
     if (store.plan.lockNodes)
       // A node that does not answer counts as having the lease.
       this.isLeased = (id) =>

@@ -123,6 +123,7 @@ export class World {
     const checker = new Checker({
       slackMs: 1000,
       maySendAgain: plan.inDoubt === 'retry',
+      isNeverInDoubt: this.#isNeverInDoubt,
       isQuiet:
         plan.faults.length === 0 &&
         !plan.copy &&
@@ -140,6 +141,11 @@ export class World {
   /** From the merchants to the backend. */
   get layers(): Layer[] {
     return this.inner ? [this.front, this.inner] : [this.front];
+  }
+
+  /** Every request runs in a transaction of the application's database. */
+  get #isNeverInDoubt(): boolean {
+    return this.plan.gateways.every(({ plan }) => plan.isTransactional);
   }
 
   get nowMs(): number {
@@ -240,6 +246,7 @@ export class World {
     const parts = {
       ...{ process, register, timeline: this.timeline, dice, step, checker: host.layer.checker },
       layer: host.layer.name,
+      database: { transactions: register.transactions, books: this.backend },
       excuse: (key: string, why: string) => host.layer.excuse(key, why),
       hop: hopOf(host.layer.name, host.store.id) as string,
       backend: this.inner && host.layer === this.front ? this.#behind(this.inner) : this.backend,
@@ -370,6 +377,7 @@ export class World {
       const record = (await serving.master.register.read(recordId))?.record;
       if (!record || record.state === 'completed') continue;
       const { requestId } = record;
+      if (this.#isNeverInDoubt) violations.push(`${requestId} left the key ${record.state}`);
       const owner = handlers.get(requestId);
       // Under `retry`, who restarted a record may have died, and the first owner's release may have come during a restart that was
       // taken back. The next retry sends the request.

@@ -7,6 +7,7 @@ import {
   type CopyRegister,
   type Create,
   type FoundProgress,
+  KeyLocked,
   type Listed,
   type OpenCount,
   type Page,
@@ -22,6 +23,7 @@ import {
   type KeyRecord,
   type Mode,
   type ResolutionCount,
+  type Revision,
   StoreClosed,
   type StoreHealth,
   StoreUnavailable,
@@ -30,6 +32,12 @@ import {
   VISIT_LASTS_MS,
   VOID_TOKEN_MS,
 } from '../../src/store/types.ts';
+
+interface Claimed {
+  by: object;
+  record: KeyRecord;
+  expiresInMs: number;
+}
 
 interface Entry {
   record: KeyRecord;
@@ -46,6 +54,8 @@ export class MemoryRegister implements Register, CopyRegister {
   readonly #leases = new Map<RecordId, { token: Token; untilMs: number }>();
   readonly #voidUntilMs = new Map<string, number>();
   readonly #audits = new Map<RecordId, AuditRecord[]>();
+  /** What open transactions have written. Nobody sees it before their commit, and who writes the same key is refused. */
+  readonly #claims = new Map<RecordId, Claimed>();
   readonly #resolutions: ResolutionCount[] = [];
   #copyProgress: CopyProgress | undefined;
   #visits = 0;
@@ -58,6 +68,7 @@ export class MemoryRegister implements Register, CopyRegister {
   }
 
   async create(id: RecordId, { record, expiresInMs }: Create): Promise<Reply> {
+    if (this.#claims.has(id)) throw new KeyLocked();
     const entry = this.#entry(id);
     if (entry) return isOf(entry, record) ? { done: true } : { done: false, held: this.#seen(id, entry) };
     if (this.#nowMs() < (this.#voidUntilMs.get(hex(record.token)) ?? 0)) throw refused('the token is void');
@@ -68,6 +79,7 @@ export class MemoryRegister implements Register, CopyRegister {
 
   async replace(id: RecordId, write: Replace): Promise<Reply> {
     const { record, revision, expiresInMs, unlessLeased, unlessClosed, endLeaseOf, voidToken } = write;
+    if (this.#claims.has(id)) throw new KeyLocked();
     if (voidToken) this.#voidUntilMs.set(hex(voidToken), this.#nowMs() + VOID_TOKEN_MS);
     if (endLeaseOf) this.#endLease(id, endLeaseOf);
     const entry = this.#entry(id);
@@ -174,6 +186,7 @@ export class MemoryRegister implements Register, CopyRegister {
     const { epoch = 0, runId } = this.#copyProgress ?? {};
     if (to.epoch === epoch && to.runId === runId) return true;
     if (to.epoch !== epoch + 1) return false;
+    if (CLOSED_IN[to.state] !== 'no' && this.#claims.size > 0) throw refused('a transaction is open');
     this.#copyProgress = to;
     return true;
   }
@@ -189,6 +202,33 @@ export class MemoryRegister implements Register, CopyRegister {
 
   async putAudit(id: RecordId, audit: readonly AuditRecord[]): Promise<void> {
     if (!this.#audits.has(id)) this.#audits.set(id, [...audit]);
+  }
+
+  /** See {@link Transactions.claim}. @param by the transaction */
+  claim(by: object, id: RecordId, { record, expiresInMs }: Create): boolean {
+    const claimed = this.#claims.get(id);
+    if (claimed && claimed.by !== by) throw new KeyLocked();
+    if (this.#entry(id)) return false;
+    if (this.#closed !== 'no') throw new StoreClosed();
+    this.#claims.set(id, { by, record, expiresInMs });
+    return true;
+  }
+
+  /** See {@link Transactions.complete}. */
+  complete(by: object, id: RecordId, expected: Revision, { record, expiresInMs }: Replace): void {
+    const claimed = this.#claims.get(id);
+    if (claimed?.by !== by || !claimed.record.revision.equals(expected))
+      throw new TypeError('the record is not in this transaction');
+    if (record) this.#claims.set(id, { by, record, expiresInMs: Number(expiresInMs) });
+  }
+
+  /** Ends a transaction. */
+  end(by: object, isCommitted: boolean): void {
+    for (const [id, claimed] of this.#claims) {
+      if (claimed.by !== by) continue;
+      this.#claims.delete(id);
+      if (isCommitted) this.#set(id, claimed.record, this.#nowMs() + claimed.expiresInMs);
+    }
   }
 
   /** What it holds at this moment, in a register of its own. */
