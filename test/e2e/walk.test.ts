@@ -3,6 +3,7 @@ import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import { expect, it } from 'vitest';
 import { declarationOf, requestSteps } from '../support/architecture.ts';
+import { storeKinds } from '../support/stores.ts';
 import type { Walk } from './walk.ts';
 
 const PROGRAM = fileURLToPath(new URL('./walk.ts', import.meta.url));
@@ -19,9 +20,14 @@ const MOST = {
     replay: { functions: 235, files: 53 },
     balance: { functions: 125, files: 33 },
   },
+  postgres: {
+    'first payout': { functions: 273, files: 59 },
+    replay: { functions: 224, files: 53 },
+    balance: { functions: 125, files: 33 },
+  },
 };
 
-it.each(['sqlite', 'redis'] as const)(
+it.each(storeKinds)(
   'on %s, a request enters the functions that the documents say, and no more of them than before',
   async (kind) => {
     const { stdout } = await promisify(execFile)(process.execPath, [PROGRAM, kind, '--json']);

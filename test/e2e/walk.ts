@@ -1,6 +1,6 @@
 /**
  * `npm run walk` prints which functions of `src` a first payout, a replay and a balance read enter, as V8 counts them in a real
- * gateway in this process. `-- redis`: the store is Redis, otherwise SQLite. `-- --json`: for programs.
+ * gateway in this process. `-- redis`, `-- postgres`: with that store, otherwise SQLite. `-- --json`: for programs.
  *
  * A function counts once, however often a request calls it: getters, callbacks and constructors too. What timers call now and then
  * does not count, nor does SQLite's writer thread.
@@ -19,6 +19,7 @@ import { listen } from '../../src/gateway/http-server.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { createSandbox } from '../../src/sandbox/create-sandbox.ts';
 import { BEARER, send, withdraw } from '../support/client.ts';
+import { launchPostgres } from '../support/postgres-process.ts';
 import { launchRedis } from '../support/redis-process.ts';
 
 /** The functions of each file of `src`, as `name:line:column`. */
@@ -30,7 +31,8 @@ const ROUNDS = 10;
 /** What happens behind an answer: the log line, the metrics, the slot. */
 const AFTERWARDS_MS = 20;
 
-const redis = process.argv.includes('redis') ? await launchRedis() : undefined;
+const [kind = 'sqlite'] = process.argv.filter((word) => word === 'redis' || word === 'postgres');
+const server = kind === 'sqlite' ? undefined : await (kind === 'redis' ? launchRedis() : launchPostgres());
 const folder = mkdtempSync(join(tmpdir(), 'oncegate-walk-'));
 const sandbox = await createSandbox({ port: 0 });
 const keys = join(folder, 'keys.yaml');
@@ -41,7 +43,7 @@ writeFileSync(
 const config = configSchema.parse({
   upstream: { url: sandbox.url },
   auth: { keys: { source: 'file', path: keys } },
-  store: redis ? { kind: 'redis', url: redis.url } : { kind: 'sqlite', path: join(folder, 'data') },
+  store: server ? { kind, url: server.url } : { kind, path: join(folder, 'data') },
 });
 const logger = pino(pino.destination('/dev/null'));
 const gateway = await RunningGateway.open(config, { clock: systemClock, logger });
@@ -102,7 +104,7 @@ const walks: Record<string, Walk> = {
 agent.destroy();
 await gateway.shutdownNow();
 await sandbox.close();
-await redis?.stop();
+await server?.stop();
 rmSync(folder, { recursive: true });
 
 if (process.argv.includes('--json')) console.log(JSON.stringify(walks));
