@@ -251,9 +251,8 @@ export class Lookups {
 }
 
 /**
- * May a lookup resolve the record? Also an executing one, because a retry that finds the owner dead does not mark the record
- * as in doubt. If a token is known, an executing record must still have it. The store's `resolve` refuses if the owner is
- * alive after all.
+ * May a lookup resolve the record? Also an executing one: nobody has asked for it since its owner died, so nothing has marked it in
+ * doubt. If a token is known, an executing record must still have it. The store's `resolve` refuses if the owner is alive after all.
  */
 function mayBeInDoubt(
   record: IdempotencyRecord,

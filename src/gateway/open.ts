@@ -43,7 +43,7 @@ export interface GatewayTools {
   identityFile?: string | undefined;
 }
 
-/** The parts that `Gateway` needs for readiness and shutdown. */
+/** The parts that `RunningGateway` needs for readiness and shutdown. */
 export type Parts = Awaited<ReturnType<typeof openParts>>;
 
 /** More requests may be observed than sent at once, because the store answers some of them later. */

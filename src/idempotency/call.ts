@@ -32,7 +32,7 @@ export interface Call extends Omit<Execution, 'token' | 'memory'> {
   /** Called after each wait for another request with this key. */
   waited?(ms: number): void;
   /**
-   * Sends the request to the backend. Called at most once, and only after a durable start.
+   * Sends the request to the backend. Called at most once, and only after a durable start; with `settle`, without one.
    *
    * @param maySend must be called right before the first byte is written. If it answers false, nothing may be sent: the
    *   lease may have lapsed, and another request may own the key by now.

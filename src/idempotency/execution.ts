@@ -110,7 +110,7 @@ export class Executions {
     }
   }
 
-  /** The transaction of the handler writes the record. A key that has one already needs no transaction. */
+  /** Counts as started if there is no record: the transaction of the handler will write it. A key with a record needs no transaction. */
   async #readBefore(call: Call, execution: Execution, slot: Slot): Promise<Found> {
     this.#breaker.notTried();
     const found = await this.peek(call);

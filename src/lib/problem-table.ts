@@ -49,7 +49,7 @@ export const problems = {
 
 export type ProblemCode = keyof typeof problems;
 
-/** All codes, for tests of documents and alerts. */
+/** All codes: values of a label, and what documents and alerts must name. */
 export const problemCodes = Object.keys(problems) as ProblemCode[];
 
 /** The answers of the admin port, to programs and to the console: code → status and title. */

@@ -22,7 +22,7 @@ const TAG_BYTES = 16;
 const CIPHERTEXT_AT = NONCE_BYTES + TAG_BYTES;
 
 /**
- * Encrypts the headers and the body of stored responses with AES-256-GCM, for both stores (ADR 23).
+ * Encrypts the headers and the body of stored responses with AES-256-GCM, for every store (ADR 23).
  *
  * The authentication tag covers record id, status and key id: a response that was copied into another record, or that got another
  * status, cannot be read. Without a current key, responses are stored as they are.

@@ -313,7 +313,7 @@ export class StoreClosed extends StoreUnavailable {
 export type UnreadableReason = 'damaged' | 'unknown_key' | 'not_authentic';
 
 /**
- * What both stores write: the version of SQLite's schema, and the version in the names of Redis' keys. It changes with what an
+ * The version of what stores write, in the schemas of SQLite and PostgreSQL and in the names of Redis' keys. It changes with what an
  * older gateway would misread.
  */
 export const STORE_FORMAT = 3;

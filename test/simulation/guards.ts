@@ -14,7 +14,7 @@ const root = fileURLToPath(new URL('../..', import.meta.url));
 const COPIED = ['src', 'test/simulation', 'test/support', 'test/faults/chaos', 'scripts', 'package.json'];
 /** What the simulation runs. */
 const SIMULATED =
-  /^src\/(?:ledger\/(?:rules|ledger|commits|record-id)|middleware\/transactions\/|idempotency\/(?:engine|execution|lease|duplicates|pending-writes|outcome|circuit-breaker)|doubts\/|backend\/slots|lib\/clock)/;
+  /^src\/(?:ledger\/(?:rules|ledger|reader|commits|record-id)|middleware\/transactions\/|idempotency\/(?:engine|execution|fence-and-lease|duplicates|pending-writes|outcome|circuit-breaker)|doubts\/|backend\/slots|lib\/clock)/;
 
 /** Whether the simulation notices that the guard is gone. `broken`: the source without it cannot run. */
 function notices(copy: string, guard: Guard, payouts: number): Promise<'yes' | 'no' | 'broken'> {
