@@ -121,6 +121,7 @@ const COUNTED = {
 };
 
 const keyFile = writeMerchants();
+const openedMs = performance.now();
 const stack = await stackForFile({
   ...sections,
   auth: {
@@ -128,7 +129,9 @@ const stack = await stackForFile({
     ...{ forward: 'replace', replaceWith: 'Bearer sk_sandbox_alpha' },
   },
   metrics: { merchants: NAMED },
-  upstream: { maxConnections: SLOTS, responseTimeoutMs: 2000 },
+  // No request of this stack is meant to end by a time limit, on however slow a machine.
+  store: { kind: 'sqlite', path: join(temporaryFolder(), 'data'), timeoutMs: 60_000 },
+  upstream: { maxConnections: SLOTS, responseTimeoutMs: 600_000 },
 });
 const fresh = await scrape(stack.adminUrl);
 
@@ -196,7 +199,9 @@ describe('traffic', () => {
     // Several commands may share a commit.
     expect(commits?.['']).toBeGreaterThan(10);
     const seconds = shown.value('oncegate_sqlite_commit_duration_seconds_sum') ?? 0;
-    expect(seconds > 0 && seconds < 10).toBe(true);
+    expect(seconds).toBeGreaterThan(0);
+    // One thread commits, so its times cannot overlap.
+    expect(seconds).toBeLessThan((performance.now() - openedMs) / 1000);
     const { oncegate_request_duration_seconds: measured, oncegate_requests_total: requests } = COUNTED;
     expect(shown.table('oncegate_request_duration_seconds_bucket', 'operation', 'le')).toMatchObject(
       Object.fromEntries(Object.entries(measured).map(([operation, count]) => [`${operation} +Inf`, count])),
@@ -311,8 +316,7 @@ describe('traffic', () => {
   });
 
   it('does not add series, with new merchants, keys, paths, methods, operations and bodies', async () => {
-    // The sandbox executes it, and its answer is late.
-    const late = withdraw(stack.url, { key: 'late', fault: 'execute-then-hang' });
+    expect((await withdraw(stack.url, { key: 'named' })).status).toBe(201);
     const agent = new http.Agent({ keepAlive: true, maxSockets: 2 });
     const statuses = new Set<number>();
     let next = 0;
@@ -322,9 +326,7 @@ describe('traffic', () => {
     await Promise.all([sender(), sender()]);
     agent.destroy();
     await rawExchange(stack.port, 'UNSEEN / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n');
-    expect((await late).status).toBe(504);
     const after = await idle(stack.adminUrl);
-    expect(after.value('oncegate_in_doubt_total', { cause: 'timeout' })).toBe(1);
     expect(after.value('oncegate_requests_total')).toBeGreaterThan(UNSEEN);
     for (const merchant of [...NAMED, 'other'])
       expect(after.value('oncegate_merchant_requests_total', { merchant }), merchant).toBeGreaterThan(0);
@@ -378,6 +380,16 @@ it('what was sent to the backend is counted once, by the class of the answer, an
     ...{ 'withdraw 3xx': 1, 'withdraw 5xx': 2, 'withdraw unknown': 2, 'withdraw not_sent': 1 },
     ...{ 'undeclared 5xx': 1, 'undeclared unknown': 1, 'undeclared not_sent': 1 },
   });
+});
+
+it('an answer that does not come in time is counted as a doubt by timeout, and adds no series', async () => {
+  // The only request: no other one can be late.
+  const { url, adminUrl } = await stackForTest({ ...sections, upstream: { responseTimeoutMs: 200 } });
+  const before = await scrape(adminUrl);
+  expect((await withdraw(url, { key: 'late', fault: 'execute-then-hang' })).status).toBe(504);
+  const after = await idle(adminUrl);
+  expect(after.table('oncegate_in_doubt_total', 'operation', 'cause')).toEqual({ 'withdraw timeout': 1 });
+  expect(after.series).toEqual(before.series);
 });
 
 it('merchants that a reload names get series, and those that it no longer names count with all others', async () => {

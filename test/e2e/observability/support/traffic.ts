@@ -33,7 +33,8 @@ export const sections: Partial<ConfigInput> = {
     {
       name: 'withdraw',
       match: { method: 'POST', path: '/v1/index.php', where: { action: 'withdraw' } },
-      idempotency: { key: 'optional' },
+      // The duplicates that wait do so until a test ends the delay of their key.
+      idempotency: { key: 'optional', waitMs: 600_000 },
     },
     { name: 'refund', match: { method: 'POST', path: '/v1/refunds' }, idempotency: { key: 'required' } },
   ],
