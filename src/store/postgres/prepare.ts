@@ -2,7 +2,8 @@ import { Connection, failureOf, type ServerOptions } from './connection.ts';
 import { schemaSql } from './schema.ts';
 
 /**
- * The SQL that makes a schema or replaces its functions, and gives its rights to the role that gateways connect as, for a person who runs it as another role.
+ * The SQL that makes a schema or replaces its functions, and gives its rights to the role that gateways connect as. For a person who
+ * runs it as another role.
  */
 export function preparingSql({ schema, url }: Pick<ServerOptions, 'schema' | 'url'>): string {
   const to = `TO "${decodeURIComponent(new URL(url).username).replaceAll('"', '""')}"`;
