@@ -51,7 +51,7 @@ describe('in postgres', () => {
     const place = await newSchema(server);
     const url = await roleFor(place, {
       ...{ default_transaction_isolation: 'serializable', synchronous_commit: 'off', DateStyle: 'SQL, DMY' },
-      ...{ client_min_messages: 'error', statement_timeout: '1', bytea_output: 'escape' },
+      ...{ client_min_messages: 'error', statement_timeout: '7s', bytea_output: 'escape' },
       ...{
         search_path: '',
         client_encoding: 'LATIN1',
@@ -74,6 +74,16 @@ describe('in postgres', () => {
     );
     expect(await store.visit('protect')).toMatchObject({ count: 1 });
     expect(await store.health()).toMatchObject({ ok: true });
+    // A limit that is short enough to be felt would also end the statement that replaces it.
+    await server.admin.query(`CREATE FUNCTION ${place.schema}.tell() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN NEW.cause := current_setting(''statement_timeout''); RETURN NEW; END';
+      CREATE TRIGGER tell BEFORE INSERT ON ${place.schema}.records FOR EACH ROW EXECUTE FUNCTION ${place.schema}.tell()`);
+    const { key } = await bring(store, 'executing');
+    const { rows } = await server.admin.query(
+      `SELECT cause FROM ${place.schema}.records WHERE idempotency_key = $1`,
+      [key],
+    );
+    expect(rows).toEqual([{ cause: '1min' }]);
   });
 
   it('a large response is not read for a list, and comes back whole', async () => {
