@@ -118,7 +118,7 @@ test.each([
 
 test('weaker settings of the role do not hold for the sessions of a gateway', async () => {
   await server.admin.query(`CREATE ROLE weak LOGIN SUPERUSER; ALTER ROLE weak SET synchronous_commit = off;
-    ALTER ROLE weak SET default_transaction_isolation = 'serializable'; ALTER ROLE weak SET statement_timeout = 1;
+    ALTER ROLE weak SET default_transaction_isolation = 'serializable'; ALTER ROLE weak SET statement_timeout = 7000;
     ALTER ROLE weak SET lock_timeout = 1`);
   const register = await opened({ url: server.url.replace('oncegate@', 'weak@') });
   const text = `SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation'),

@@ -1,4 +1,5 @@
-import { afterAll, describe, expect, it } from 'vitest';
+import { afterAll, describe, expect, it, onTestFinished } from 'vitest';
+import type { Store } from '../../src/ledger/ledger.ts';
 import { acceptStore, StoreWatch } from '../../src/ledger/store-watch.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { type Execution, StoreUnavailable } from '../../src/store/types.ts';
@@ -49,6 +50,13 @@ const endWaits = async (server: PostgresServer, how: 'pg_cancel_backend' | 'pg_t
 };
 
 const untilAnswered = async <T>(write: () => Promise<T>) => await until(() => write().catch(() => undefined));
+/** Takes back a start that is written, or will be. If the first answer is lost, a repetition finds nothing: `stale`. */
+async function takeBackWritten(store: Store, owner: Execution) {
+  const stateOf = async () => (await store.get(owner.recordId))?.state;
+  expect(await untilAnswered(stateOf)).toBe('executing');
+  await untilAnswered(() => store.takeBack(owner));
+  expect(await untilAnswered(async () => ({ state: await stateOf() }))).toEqual({ state: undefined });
+}
 const failureOf = (act: Promise<unknown>) => act.catch((error: unknown) => error);
 
 describe('with a synchronous standby', async () => {
@@ -99,7 +107,7 @@ describe('with a synchronous standby', async () => {
       expect(await other.start(duplicateOf(waiting[0] as Execution))).toEqual({ kind: 'in_flight' });
     });
     expect(await backendsOf(primary)).toBeLessThanOrEqual(before + 7);
-    for (const owner of waiting) expect(await untilAnswered(() => store.takeBack(owner))).toBe('ok');
+    for (const owner of waiting) await takeBackWritten(store, owner);
     expect(await untilAnswered(() => store.start(newRequest()))).toEqual({ kind: 'started' });
     expect(await store.start(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
     await until(async () => (await store.health()).ok);
@@ -129,9 +137,48 @@ describe('with a synchronous standby', async () => {
       });
       expect(await untilAnswered(() => store.complete(owner, paid()))).toBe('ok');
       expect(await store.start(duplicateOf(owner))).toEqual(replayOf(paid(), owner));
-      expect(await untilAnswered(() => store.takeBack(lost))).toBe('ok');
+      await takeBackWritten(store, lost);
     },
   );
+
+  it('that comes back while the server is asked about a write without an answer, the next write keeps its connection', async () => {
+    const { place, store: witness } = await opened();
+    // Who asks which connections are busy waits for a lock, and then hears that none is: so it was between the two writes.
+    await primary.admin.query(`CREATE VIEW ${place.schema}.pg_stat_activity AS
+        SELECT pid, 'idle' || pg_advisory_xact_lock_shared(7)::text AS state, xact_start, backend_xmin FROM pg_catalog.pg_stat_activity;
+      CREATE ROLE asking LOGIN SUPERUSER; ALTER ROLE asking SET search_path = ${place.schema}, pg_catalog`);
+    const url = new URL(primary.url);
+    url.username = 'asking';
+    // Longer than what happens while the server is asked.
+    const timeoutMs = 3 * TIMEOUT_MS;
+    const store = await storeForTest({ ...place, url: url.href }, { timeoutMs });
+    const holder = await primary.admin.connect();
+    onTestFinished(() => holder.release(true));
+    await holder.query('SET synchronous_commit = off; SELECT pg_advisory_lock(7)');
+    const first = newRequest();
+    await withoutStandby(async () => {
+      expect(await failureOf(store.start(first))).toMatchObject({ maybeWritten: true });
+      await until(
+        async () =>
+          (await holder.query(`SELECT 1 FROM pg_stat_activity WHERE wait_event = 'advisory'`)).rows.length >
+          0,
+      );
+    });
+    await until(async () => (await witness.get(first.recordId))?.state === 'executing');
+    await withoutStandby(async () => {
+      const writes: Promise<unknown>[] = [];
+      // One on each connection.
+      for (let number = 1; number <= 4; number++) {
+        writes.push(failureOf(store.start(newRequest())));
+        await untilWaiting(primary, number);
+      }
+      await holder.query('SELECT pg_advisory_unlock(7)');
+      // Waits until it has been told, and who asks later is told the truth.
+      await holder.query(`DROP VIEW ${place.schema}.pg_stat_activity`);
+      for (const failure of await Promise.all(writes))
+        expect(failure).toMatchObject({ message: `postgres: no answer within ${timeoutMs} ms` });
+    });
+  });
 
   it('a warning of a cancelled wait is heard, whatever the role and the language', async () => {
     const { place } = await opened();

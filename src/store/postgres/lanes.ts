@@ -289,17 +289,19 @@ export class Lanes {
         this.#connect(lane).catch(ignore);
     const nowMs = performance.now();
     const latestMs = nowMs - this.#options.timeoutMs;
-    const hung = this.#writers.flatMap(({ connection, sentMs = Number.POSITIVE_INFINITY }) =>
-      connection?.isOpen && sentMs < latestMs ? connection : [],
-    );
+    const hung = this.#writers
+      .filter(({ connection, sentMs = Number.POSITIVE_INFINITY }) => connection?.isOpen && sentMs < latestMs)
+      .map((lane) => ({ lane, sentMs: lane.sentMs, connection: lane.connection as Connection }));
     if (hung.length === 0 || this.#lookedMs > latestMs) return;
     this.#lookedMs = nowMs;
     // A new connection, because the address may lead to another server meanwhile.
     const reader = this.#readers.find(isIdle);
     reader?.connection?.drop();
     if (reader) await this.#connect(reader).catch(ignore);
-    const pids = await this.#busyOf(hung.map(({ pid }) => pid));
-    for (const connection of hung) if (!pids.includes(connection.pid)) connection.drop();
+    const pids = await this.#busyOf(hung.map(({ connection }) => connection.pid));
+    // Whose answer has arrived meanwhile is not forgotten, and may write again by now.
+    for (const { lane, sentMs, connection } of hung)
+      if (lane.sentMs === sentMs && !pids.includes(connection.pid)) connection.drop();
   }
 
   /** Which of its backends still have something to do: none if the server answers nothing. */
