@@ -125,3 +125,13 @@ test('weaker settings of the role do not hold for the sessions of a gateway', as
     current_setting('statement_timeout'), current_setting('lock_timeout')`;
   expect(await register.lanes.ask(text)).toEqual([['on', 'read committed', '500ms', '500ms']]);
 });
+
+test('a server that is slow to accept connections gets one for each lane, and none is left after close', async () => {
+  const { admin, url } = await startPostgres({ fsync: 'off', post_auth_delay: '1' });
+  const register = await opened({ url, timeoutMs: 10_000, connectTimeoutMs: 10_000 });
+  const text = `SELECT count(*)::int AS number FROM pg_stat_activity WHERE application_name = 'oncegate'`;
+  const connections = async (): Promise<number> => (await admin.query(text)).rows[0].number;
+  await until(async () => (await connections()) >= 6);
+  await register.close();
+  await until(async () => (await connections()) === 0);
+});

@@ -57,14 +57,13 @@ export class Lanes {
   #isClosed = false;
   #timer: NodeJS.Timeout | undefined;
   readonly #listeners: (() => void)[] = [];
-  readonly #looking: NodeJS.Timeout;
+  #looking: NodeJS.Timeout | undefined;
   /** When it was last asked what became of writes without an answer. */
   #lookedMs = Number.NEGATIVE_INFINITY;
 
   constructor(options: ServerOptions) {
     this.#options = options;
     this.#batches = new Batches(options.schema);
-    this.#looking = setInterval(() => void this.#look(), LOOK_EVERY_MS).unref();
   }
 
   /** Opens a connection of each kind, and the others in the background. @throws {StoreUnavailable} with a message for the operator */
@@ -72,6 +71,8 @@ export class Lanes {
     const untilMs = performance.now() + this.#options.connectTimeoutMs;
     for (const [lane] of [this.#readers, this.#writers]) await this.#connectBy(lane as Lane, untilMs);
     for (const lane of this.#all()) if (!lane.connection) this.#connect(lane).catch(ignore);
+    // Only now: before, it would open a second connection for a lane, and nobody would close the first one.
+    this.#looking = setInterval(() => void this.#look(), LOOK_EVERY_MS).unref();
   }
 
   onConnected(act: () => void): void {
