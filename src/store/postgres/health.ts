@@ -76,12 +76,12 @@ export class PostgresHealth {
       await this.inspect();
       // Servers that take over from each other have one address.
       await this.#clocks.compare('', () => this.#timeOf());
-      await this.#lanes.change(`SELECT FROM ${schema}.write($1)`, [probe()]);
       const [[copyProgress, format] = []] = await this.#lanes.ask<[string | null, number]>(
         `SELECT progress, format FROM ${schema}.store, ${schema}.copy`,
       );
       requireFormat(format, schema);
       if (copyProgress && !copyProgress.startsWith('no ')) throw new StoreClosed();
+      await this.#lanes.change(`SELECT FROM ${schema}.write($1)`, [probe()]);
       return { ok: true, detail: 'postgres', warnings: this.#warnings() };
     } catch (error) {
       const isClosed = error instanceof OtherFormat || error instanceof StoreClosed;

@@ -45,7 +45,9 @@ export async function onPostgres(): Promise<Application> {
     payouts: async () =>
       (await select('SELECT key, array_agg(number::text) FROM payouts GROUP BY key')) as [string, string[]][],
     open: async () =>
-      (await select("SELECT idempotency_key FROM oncegate.records WHERE state <> 'completed'")).flat(),
+      (
+        await select("SELECT idempotency_key FROM oncegate.records WHERE state IN ('executing', 'in_doubt')")
+      ).flat(),
   };
 }
 
