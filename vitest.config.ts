@@ -54,16 +54,20 @@ const globalSetup = 'test/support/bundle.ts';
 
 const unit = ['test/unit/**/*.test.ts'];
 
+/** One process runs file after file: to load all modules and to compile them for each file would take a quarter of the run. */
+const isolate = false;
+
 /**
- * How many files run at once. Half of their time is waiting, so there is one more than there are cores. With many more, leases and
+ * How many files run at once. Half of their time is waiting, so there are two more than there are cores. With many more, leases and
  * time limits of a second end before a busy process has run.
  */
-const WORKERS = Math.max(3, Math.min(8, availableParallelism() + 1));
+const WORKERS = Math.min(8, availableParallelism() + 2);
 
 export default defineConfig({
   test: {
     pool: 'forks',
     maxConcurrency: 20,
+    setupFiles: ['test/support/each-file.ts'],
     testTimeout: 60_000,
     hookTimeout: 60_000,
     // Servers are started and killed by the tests: a run that leaves one behind is a failed run.
@@ -78,6 +82,7 @@ export default defineConfig({
           name: 'unit',
           include: unit,
           setupFiles: ['test/support/no-io.ts'],
+          isolate,
           maxWorkers: WORKERS,
           sequence: { groupOrder: 1 },
         },
@@ -87,6 +92,7 @@ export default defineConfig({
         test: {
           name: 'together',
           globalSetup,
+          isolate,
           include: ['test/**/*.test.ts'],
           // The clients' folder has its own packages, and some of those come with tests.
           exclude: [...unit, ...measuring, ...more, ...moreMeasuring, '**/node_modules/**'],

@@ -1,10 +1,10 @@
 import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterAll } from 'vitest';
 import { stringify } from 'yaml';
 import type * as z from 'zod';
 import { type Config, configSchema } from '../../src/config/schema.ts';
+import { atEndOfFile } from './at-end-of-file.ts';
 
 /** A configuration as a file would have it. */
 export type ConfigInput = z.input<typeof configSchema>;
@@ -15,9 +15,9 @@ export type MoreConfig = Omit<Partial<ConfigInput>, 'upstream'> & {
 };
 
 const folders = new Set<string>();
-// vitest kills its processes without an 'exit' event.
-afterAll(() => {
+atEndOfFile(() => {
   for (const folder of folders) rmSync(folder, { recursive: true, force: true });
+  folders.clear();
 });
 
 /** A folder that is removed after the test file, not after a single test, because tests may run concurrently. */

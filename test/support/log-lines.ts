@@ -1,8 +1,9 @@
 import { type LoggerOptions, pino } from 'pino';
-import { afterAll, expect } from 'vitest';
+import { expect } from 'vitest';
 import * as z from 'zod';
 import { EVENTS } from '../../src/telemetry/events.ts';
 import type { LogEvent, LogField } from '../../src/telemetry/log-event.ts';
+import { atEndOfFile } from './at-end-of-file.ts';
 
 /** The sandbox's secret keys, those of tests, and those that `oncegate keys issue` makes. */
 const SECRET = /\b(?:sk_(?:sandbox|test|live)_\w|og_(?:live|test)_\w)/;
@@ -52,7 +53,11 @@ const LEVELS: Record<number, string> = { 20: 'debug', 30: 'info', 40: 'warn', 50
 
 /** The first line of each message that is not in the catalogue, with what is wrong. */
 const wrong = new Map<unknown, string>();
-afterAll(() => expect([...wrong.values()], 'lines of the log that are not in its catalogue').toEqual([]));
+atEndOfFile(() => {
+  const mistakes = [...wrong.values()];
+  wrong.clear();
+  expect(mistakes, 'lines of the log that are not in its catalogue').toEqual([]);
+});
 
 /** Compares a line that a gateway has written with the catalogue of log lines. The test file fails at its end if one is not there. */
 export function checkLine(text: string, line: Record<string, unknown>): void {

@@ -1,6 +1,6 @@
 import { createServer, request, type Server } from 'node:http';
-import { afterAll } from 'vitest';
 import { listen } from '../../src/gateway/http-server.ts';
+import { atEndOfFile } from './at-end-of-file.ts';
 
 /** What stands between a merchant and the gateway. */
 export interface LossyWire {
@@ -12,8 +12,8 @@ export interface LossyWire {
 }
 
 const servers: Server[] = [];
-afterAll(() => {
-  for (const server of servers) {
+atEndOfFile(() => {
+  for (const server of servers.splice(0)) {
     server.closeAllConnections();
     server.close();
   }

@@ -15,24 +15,36 @@ const LINE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$/;
 const NUMBER = /^(?:[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?|nan|[-+]?inf)$/i;
 const LABEL = /([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"(?:,|$)/y;
 
-/** What an admin port showed at one moment. */
+/** What an admin port showed at one moment. It reads only the lines that a test asks for: many tests ask until a value changes. */
 export class Scrape {
-  readonly samples: Sample[];
-  /** Names as they are declared: without `_bucket`, `_sum` and `_count`. */
-  readonly families: string[];
+  readonly #lines: string[];
 
-  /** @param text in the Prometheus text format. @throws for a line in another format */
+  /** @param text in the Prometheus text format */
   constructor(text: string) {
-    const lines = text.split('\n').filter(Boolean);
-    this.samples = lines.filter((line) => !line.startsWith('#')).map(sampleOf);
-    this.families = lines.flatMap((line) => /^# TYPE (\S+) /.exec(line)?.[1] ?? []);
+    this.#lines = text.split('\n').filter(Boolean);
+  }
+
+  /** @throws for a line in another format */
+  get samples(): Sample[] {
+    return this.#lines.filter((line) => !line.startsWith('#')).map(sampleOf);
+  }
+
+  /** Names as they are declared: without `_bucket`, `_sum` and `_count`. */
+  get families(): string[] {
+    return this.#lines.flatMap((line) => /^# TYPE (\S+) /.exec(line)?.[1] ?? []);
+  }
+
+  #samplesOf(name: string): Sample[] {
+    return this.#lines
+      .filter((line) => line.startsWith(name) && /^[{ ]/.test(line.slice(name.length)))
+      .map(sampleOf);
   }
 
   /** The sum of a metric's series that have these labels; undefined if there is none. */
   value(name: string, labels: Labels = {}): number | undefined {
     const wanted = Object.entries(labels);
-    const found = this.samples.filter(
-      (sample) => sample.name === name && wanted.every(([label, value]) => sample.labels[label] === value),
+    const found = this.#samplesOf(name).filter(({ labels }) =>
+      wanted.every(([label, value]) => labels[label] === value),
     );
     return found.length === 0 ? undefined : found.reduce((sum, { value }) => sum + value, 0);
   }
@@ -40,10 +52,10 @@ export class Scrape {
   /** A metric's values other than 0, by these labels: `{ 'withdraw executed': 2 }`. */
   table(name: string, ...by: string[]): Record<string, number> {
     const table: Record<string, number> = {};
-    for (const sample of this.samples) {
-      if (sample.name !== name || sample.value === 0) continue;
-      const row = by.map((label) => sample.labels[label]).join(' ');
-      table[row] = (table[row] ?? 0) + sample.value;
+    for (const { labels, value } of this.#samplesOf(name)) {
+      if (value === 0) continue;
+      const row = by.map((label) => labels[label]).join(' ');
+      table[row] = (table[row] ?? 0) + value;
     }
     return table;
   }

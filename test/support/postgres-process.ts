@@ -1,18 +1,22 @@
 import { type ChildProcessByStdio, execFile, execFileSync, spawn } from 'node:child_process';
+import { hash, randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import {
   appendFileSync,
   chownSync,
   existsSync,
+  mkdirSync,
   mkdtempSync,
   readdirSync,
   readFileSync,
+  renameSync,
   rmSync,
 } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { Readable, Writable } from 'node:stream';
+import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
 import pg from 'pg';
 import { schemaSql } from '../../src/store/postgres/schema.ts';
@@ -81,11 +85,33 @@ export async function launchPostgres(
   more: readonly string[] = [],
 ): Promise<PostgresServer> {
   const server = new PostgresServer(await freePort(), settings);
-  const as = ['-U', USER, '-E', 'UTF8', '--locale=C', '-N', '--auth=trust'];
-  await server.run('initdb', '-D', server.data, ...as, ...more);
+  await initialise(server, more);
   await server.start();
   await server.admin.query(schemaSql('oncegate'));
   return server;
+}
+
+const CACHE = fileURLToPath(new URL('../../node_modules/.cache/', import.meta.url));
+
+/** `initdb`, which takes more time than a start of the server. What it made once is copied. */
+async function initialise(server: PostgresServer, more: readonly string[]): Promise<void> {
+  const options = ['-U', USER, '-E', 'UTF8', '--locale=C', '-N', '--auth=trust', ...more];
+  const made = join(CACHE, `postgres-${hash('sha256', [program('initdb'), ...options].join(' '))}`);
+  const copy = (from: string, to: string) => execute('cp', ['--archive', from, to]);
+  if (existsSync(made)) {
+    await copy(made, server.data);
+    return;
+  }
+  await server.run('initdb', '-D', server.data, ...options);
+  const draft = `${made}.${randomUUID()}`;
+  mkdirSync(CACHE, { recursive: true });
+  await copy(server.data, draft);
+  try {
+    renameSync(draft, made);
+  } catch {
+    // Another process was first.
+    rmSync(draft, { recursive: true });
+  }
 }
 
 /** A real server with its own folder. */

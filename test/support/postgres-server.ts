@@ -1,13 +1,14 @@
-import { afterAll } from 'vitest';
 import { schemaSql } from '../../src/store/postgres/schema.ts';
+import { atEndOfFile } from './at-end-of-file.ts';
 import type { PostgresPlace } from './open-store.ts';
 import { launchPostgres, launchStandby, type PostgresServer } from './postgres-process.ts';
 
 export type { PostgresServer } from './postgres-process.ts';
 
 const running = new Set<PostgresServer>();
-afterAll(async () => {
+atEndOfFile(async () => {
   await Promise.all([...running].map((server) => server.stop()));
+  running.clear();
 });
 
 /** A real PostgreSQL on a free loopback port with its own folder; stopped after the test file. */

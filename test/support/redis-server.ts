@@ -1,11 +1,12 @@
-import { afterAll } from 'vitest';
+import { atEndOfFile } from './at-end-of-file.ts';
 import { launchRedis, type RedisServer, type RedisServerOptions } from './redis-process.ts';
 
 export type { RedisServer, RedisServerOptions } from './redis-process.ts';
 
 const running = new Set<RedisServer>();
-afterAll(async () => {
+atEndOfFile(async () => {
   await Promise.all([...running].map((server) => server.stop()));
+  running.clear();
 });
 
 /** A real redis-server on a free loopback port with its own folder; stopped after the test file. */

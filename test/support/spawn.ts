@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import type { Socket } from 'node:net';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { afterAll } from 'vitest';
+import { atEndOfFile } from './at-end-of-file.ts';
 import { type ConfigInput, configFile } from './config.ts';
 import { checkLine } from './log-lines.ts';
 import { until } from './until.ts';
@@ -14,10 +14,11 @@ export const MAIN = fileURLToPath(new URL('../../dist/main.js', import.meta.url)
 const children = new Set<ChildProcess>();
 const endAll = () => {
   for (const child of children) child.kill('SIGKILL');
+  children.clear();
 };
 process.once('exit', endAll);
 // vitest kills its processes without an 'exit' event.
-afterAll(endAll);
+atEndOfFile(endAll);
 
 /** A child process, and what it has printed. */
 export interface Running {

@@ -6,6 +6,7 @@ import { listen } from '../../src/gateway/http-server.ts';
 import { type Clock, systemClock } from '../../src/lib/clock.ts';
 import { createSandbox, type Sandbox, type SandboxOptions } from '../../src/sandbox/create-sandbox.ts';
 import { serializers } from '../../src/telemetry/logger.ts';
+import { atEndOfFile } from './at-end-of-file.ts';
 import { send, withdraw } from './client.ts';
 import { type ConfigInput, type MoreConfig, parsedConfig, temporaryFolder, testConfig } from './config.ts';
 import { keptLog } from './log-lines.ts';
@@ -100,8 +101,9 @@ export async function gatewayForTest(...how: Parameters<typeof openGateway>): Pr
 }
 
 const sandboxes = new Set<Sandbox>();
-afterAll(async () => {
+atEndOfFile(async () => {
   for (const sandbox of sandboxes) await sandbox.close();
+  sandboxes.clear();
 });
 
 /** A sandbox that is closed after the test file, wherever in it it is opened. */

@@ -1,11 +1,12 @@
-import { afterAll } from 'vitest';
+import { atEndOfFile } from './at-end-of-file.ts';
 import { TcpProxy } from './breakable-wire.ts';
 
 export { TcpProxy } from './breakable-wire.ts';
 
 const open = new Set<TcpProxy>();
-afterAll(async () => {
+atEndOfFile(async () => {
   await Promise.all([...open].map((proxy) => proxy.close()));
+  open.clear();
 });
 
 /** A TCP proxy in front of a local port, which tests can break; closed after the test file. */

@@ -1,6 +1,6 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { afterAll } from 'vitest';
+import { atEndOfFile } from './at-end-of-file.ts';
 import { MAIN, type Running, track, watch } from './spawn.ts';
 
 /** A program that is killed after the test file. */
@@ -27,8 +27,9 @@ function signal(group: number, name: NodeJS.Signals): void {
 }
 const endAll = () => {
   for (const group of groups) signal(group, 'SIGKILL');
+  groups.clear();
 };
-afterAll(endAll);
+atEndOfFile(endAll);
 process.once('exit', endAll);
 
 /** Runs `oncegate` with these arguments, or another program. */

@@ -131,10 +131,10 @@ export class World {
     return world;
   }
 
-  /** Everything that may happen next. */
-  *choices(): Iterable<Choice> {
+  /** Everything that may happen next. @param wanted leaves out choices of other hosts than the one that it names */
+  *choices(wanted = ''): Iterable<Choice> {
     for (const [index, host] of this.#hosts.entries()) {
-      if (host.isOver) continue;
+      if (host.isOver || (wanted.startsWith('<') && !wanted.startsWith(nameOf(index)))) continue;
       for (const [label, act] of this.#choicesOf(host)) {
         const seeAndAct = () => {
           host.seen.push({ words: label });
@@ -193,7 +193,7 @@ export class World {
   }
 
   async take(choice: string): Promise<void> {
-    for (const [label, act] of this.choices()) {
+    for (const [label, act] of this.choices(choice)) {
       if (label !== choice) continue;
       act();
       return await this.#judge();
