@@ -73,11 +73,11 @@ const testPackages = {
   openssl: () => answers('openssl', 'version'),
   // For `prlimit` and `fallocate`, which make a disk full.
   'util-linux': () => answers('prlimit', '--version'),
+  // Moves a gateway's wall clock.
+  faketime: () => answers('faketime', '--version'),
 };
 const chaosPackages = {
   ...testPackages,
-  // Moves a gateway's wall clock.
-  faketime: () => answers('faketime', '--version'),
   // libfiu makes a gateway's system calls fail.
   'fiu-utils': () => existsSync('/usr/bin/fiu-ctrl') && existsSync('/usr/lib/fiu/fiu_posix_preload.so'),
 };
