@@ -123,7 +123,7 @@ test('weaker settings of the role do not hold for the sessions of a gateway', as
   const register = await opened({ url: server.url.replace('oncegate@', 'weak@') });
   const text = `SELECT current_setting('synchronous_commit'), current_setting('transaction_isolation'),
     current_setting('statement_timeout'), current_setting('lock_timeout')`;
-  expect(await register.lanes.ask(text)).toEqual([['on', 'read committed', '500ms', '500ms']]);
+  expect(await register.lanes.ask(text)).toEqual([['on', 'read committed', '500ms', '250ms']]);
 });
 
 test('a server that is slow to accept connections gets one for each lane, and none is left after close', async () => {

@@ -39,12 +39,15 @@ const SHOWN =
 /** The statement is unknown, or another client has prepared it on the connection. */
 const OF_ANOTHER_CLIENT = new Set(['26000', '42P05']);
 
+/** A wait for a lock ends before the two other limits do, so that the error names the lock. */
+const lockMs = (timeoutMs: number) => Math.ceil(timeoutMs / 2);
+
 /** What the defaults of a role must not change. `statement_timeout` does not cover the wait for a standby, which nothing may cancel. */
 const sessionOf = ({
   timeoutMs,
   statementMs = timeoutMs,
 }: ServerOptions) => `SET default_transaction_isolation = 'read committed'; SET client_encoding = 'UTF8';
-  SET DateStyle = 'ISO'; SET client_min_messages = 'warning'; SET lock_timeout = ${timeoutMs}; SET statement_timeout = ${statementMs};
+  SET DateStyle = 'ISO'; SET client_min_messages = 'warning'; SET lock_timeout = ${lockMs(timeoutMs)}; SET statement_timeout = ${statementMs};
   SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')`;
 
 /** What a connection leads to. A server that was started again is another one, and so is one whose tables were made again. */
