@@ -44,19 +44,29 @@ export const HEAD_BYTES = layout.texts + (TEXTS + 1) * (1 + LONGEST_TEXT) + 10;
  * @throws {RangeError} if a text is longer than 255 bytes, or the extension than 65,535
  */
 export function encodeRecord(record: KeyRecord, completion = record.completion): Buffer {
-  const { merchant, operation, key, requestId, gatewayId, cause, lifetimes, extension } = record;
-  let [keyId, headers, body] = ['', '', NONE];
-  if (completion?.kind === 'response') {
-    headers = joined(completion.response.headers);
-    body = completion.response.body;
-  } else if (completion?.kind === 'encrypted') {
-    keyId = completion.keyId;
+  const { lifetimes, extension } = record;
+  let body = NONE;
+  // Writing one long string is faster than writing many short ones.
+  let rest =
+    textOf(record.merchant) +
+    textOf(record.operation) +
+    textOf(record.key) +
+    textOf(record.requestId) +
+    textOf(record.gatewayId) +
+    textOf(record.cause);
+  if (extension) rest += u16(extension.length) + extension.toString('latin1');
+  if (completion?.kind === 'tombstone') rest += u16(completion.status);
+  else if (completion?.kind === 'encrypted') {
     body = completion.bytes;
+    rest += u16(completion.status) + textOf(completion.keyId) + u32(0) + u32(body.length);
+  } else if (completion) {
+    const { status, headers } = completion.response;
+    body = completion.response.body;
+    let section = '';
+    for (const header of headers) section += u32(header.length) + header;
+    rest += u16(status) + textOf('') + u32(section.length) + u32(body.length) + section;
   }
-  const texts =
-    merchant.length + operation.length + key.length + requestId.length + gatewayId.length + cause.length;
-  const most = layout.texts + TEXTS + texts + 2 + (extension?.length ?? 0) + 11 + keyId.length;
-  const bytes = Buffer.allocUnsafe(most + headers.length + body.length);
+  const bytes = Buffer.allocUnsafe(layout.texts + rest.length + body.length);
   bytes[layout.open] = completion ? COMPLETED : OPEN;
   record.revision.copy(bytes, layout.revision);
   bytes[layout.version] = VERSION;
@@ -74,44 +84,24 @@ export function encodeRecord(record: KeyRecord, completion = record.completion):
   bytes.writeUIntBE(lifetimes.inDoubtRetentionMs, layout.inDoubtRetentionMs, 5);
   bytes.writeIntBE(record.createdAtMs, layout.createdAtMs, 6);
   bytes.writeIntBE(record.changedAtMs, layout.changedAtMs, 6);
-  let at = writeText(bytes, merchant, layout.texts);
-  at = writeText(bytes, operation, at);
-  at = writeText(bytes, key, at);
-  at = writeText(bytes, requestId, at);
-  at = writeText(bytes, gatewayId, at);
-  at = writeText(bytes, cause, at);
-  if (extension) {
-    at = bytes.writeUInt16BE(extension.length, at);
-    at += extension.copy(bytes, at);
-  }
-  if (!completion) return bytes.subarray(0, at);
-  const { status } = completion.kind === 'response' ? completion.response : completion;
-  at = bytes.writeUInt16BE(status, at);
-  if (completion.kind === 'tombstone') return bytes.subarray(0, at);
-  at = writeText(bytes, keyId, at);
-  at = bytes.writeUInt32BE(headers.length, at);
-  at = bytes.writeUInt32BE(body.length, at);
-  at += bytes.write(headers, at, 'latin1');
-  at += body.copy(bytes, at);
-  return bytes.subarray(0, at);
+  bytes.write(rest, layout.texts, 'latin1');
+  body.copy(bytes, layout.texts + rest.length);
+  return bytes;
 }
 
-function writeText(bytes: Buffer, text: string, at: number): number {
+function textOf(text: string): string {
   if (text.length > LONGEST_TEXT) throw new RangeError('a text of a record holds at most 255 bytes');
-  bytes[at] = text.length;
-  return at + 1 + bytes.write(text, at + 1, 'latin1');
+  return String.fromCharCode(text.length) + text;
 }
 
-/** Each text behind its length, a big-endian u32. Writing one long string is faster than writing many short ones. */
-function joined(texts: readonly string[]): string {
-  let all = '';
-  for (const text of texts) {
-    const { length } = text;
-    all +=
-      String.fromCharCode(length >>> 24, (length >>> 16) & 255, (length >>> 8) & 255, length & 255) + text;
-  }
-  return all;
+/** Big-endian, as latin1. @throws {RangeError} if the number needs more than two bytes */
+function u16(number: number): string {
+  if (number > 0xffff) throw new RangeError('a field of a record holds at most 65,535');
+  return String.fromCharCode(number >>> 8, number & 255);
 }
+
+const u32 = (number: number): string =>
+  String.fromCharCode(number >>> 24, (number >>> 16) & 255, (number >>> 8) & 255, number & 255);
 
 /** @throws {UnreadableRecord} for bytes that {@link encodeRecord} would not write */
 export function decodeRecord(bytes: Buffer): KeyRecord {

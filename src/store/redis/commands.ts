@@ -167,11 +167,9 @@ export class Commands {
   }
 
   #send({ lua, sha }: Script, keys: string[], args: Argument[], inFull: boolean): Promise<ScriptReply> {
-    const rest = [keys.length, ...keys, ...args];
     // Redis computes the SHA-1 from the bytes of the text, so send UTF-8. ScriptCommand would encode a string as latin1.
-    const command = inFull
-      ? new ScriptCommand('eval', [Buffer.from(lua), ...rest])
-      : new ScriptCommand('evalsha', [sha, ...rest]);
+    const script = inFull ? Buffer.from(lua) : sha;
+    const command = new ScriptCommand(inFull ? 'eval' : 'evalsha', [script, keys.length, ...keys, ...args]);
     return this.client.sendCommand(command) as Promise<ScriptReply>;
   }
 
