@@ -39,7 +39,7 @@ export const QUICK_CELLS: readonly Cell[] = ALL_CELLS.filter(
     ['balance', 'passthrough', 'upload', 'first', 'replay'].includes(work) &&
     [
       ...['oncegate-redis', 'oncegate-sqlite', 'oncegate-postgres', 'express-hpm', 'express-undici'],
-      ...['node-idempotency', 'express-memory'],
+      ...['node-idempotency', 'express-idempotency', 'express-redis', 'express-memory'],
     ].includes(system),
 );
 

@@ -20,7 +20,7 @@ const NOT_MEASURED: Measured = { figure: undefined, spread: undefined };
 const FLAT = 1.1;
 const MIB = 1024 * 1024;
 
-const [REDIS, SQLITE] = ['oncegate-redis', 'oncegate-sqlite'];
+const [REDIS, SQLITE, POSTGRES] = ['oncegate-redis', 'oncegate-sqlite', 'oncegate-postgres'];
 
 /** Each work whose processor time is compared with that of another system, and how many times as much it may take. */
 const CPU: readonly [
@@ -31,13 +31,17 @@ const CPU: readonly [
   bound: number,
   peerSays: string,
 ][] = [
-  ['balance read', 'balance', REDIS, 'express-hpm', 0.65, 'Express + http-proxy-middleware'],
-  ['balance read', 'balance', REDIS, 'express-undici', 1.2, 'Express + undici dispatch'],
-  ['first-time payout on Redis', 'first', REDIS, 'node-idempotency', 0.8, '@node-idempotency'],
+  ['balance read', 'balance', REDIS, 'express-hpm', 0.52, 'Express + http-proxy-middleware'],
+  ['balance read', 'balance', REDIS, 'express-undici', 1.08, 'Express + undici dispatch'],
+  ['first-time payout on Redis', 'first', REDIS, 'node-idempotency', 0.9, '@node-idempotency'],
+  ['first-time payout on Redis', 'first', REDIS, 'express-idempotency', 0.5, 'express-idempotency'],
+  ['first-time payout on Redis', 'first', REDIS, 'express-redis', 1.5, 'two writes and no checks'],
   ['replay on Redis', 'replay', REDIS, 'node-idempotency', 0.85, '@node-idempotency'],
+  ['replay on Redis', 'replay', REDIS, 'express-redis', 1.2, 'one command and no checks'],
   ['replay on Redis', 'replay', REDIS, 'express-memory', 2, 'Express answering from memory'],
-  ['first-time payout on SQLite', 'first', SQLITE, REDIS, 1.5, 'oncegate on Redis'],
+  ['first-time payout on SQLite', 'first', SQLITE, REDIS, 1.15, 'oncegate on Redis'],
   ['replay on SQLite', 'replay', SQLITE, REDIS, 1, 'oncegate on Redis'],
+  ['first-time payout on PostgreSQL', 'first', POSTGRES, REDIS, 1.8, 'oncegate on Redis'],
   ['pass-through', 'passthrough', REDIS, 'express-hpm', 1.15, 'Express + http-proxy-middleware'],
   ['1 MiB upload without a key', 'upload', REDIS, 'express-hpm', 1.15, 'Express + http-proxy-middleware'],
 ];
@@ -75,7 +79,7 @@ export function targetsOf(results: Results): Target[] {
     ...(['redis', 'sqlite'] as const).flatMap((store) => [
       atMost(
         `memory, ${store}`,
-        200,
+        150,
         'MiB',
         'RSS of a process, while new keys arrive',
         memoryAtMost(results, store),
