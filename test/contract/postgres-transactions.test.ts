@@ -296,6 +296,18 @@ it('is ended by the server when its host is silent for too long', async () => {
   await (await begin()).rollback();
 });
 
+it('makes room for another when the server has ended it, even if its function never returns', async () => {
+  const ofOne = await PostgresRegister.open({ ...options, maxTransactions: 1 });
+  onTestFinished(() => ofOne.close());
+  const hung = await ofOne.transactions.begin({ isolation: 'read committed', idleMs: 50 });
+  const next = await ofOne.transactions.begin({ isolation: 'read committed', idleMs: 10_000 });
+  await expect(pay(hung.client, newId())).rejects.toThrow();
+  await expect(hung.commit()).rejects.toThrow();
+  await hung.rollback();
+  await next.client.query('SELECT 1', []);
+  await next.commit();
+});
+
 it('is not committed if a statement has failed or was not awaited', async () => {
   const [id, record] = [newId(), newRecord()];
   const transaction = await begin();

@@ -121,6 +121,7 @@ class PostgresTransaction implements Transaction {
     this.client = { query: (...args: unknown[]) => this.#query(args) };
     client.on('error', ignore);
     client.on('notice', this.#onNotice);
+    client.on('end', this.#onEnd);
   }
 
   async begin(isolation: TransactionOptions['isolation'], idleMs: number): Promise<void> {
@@ -178,10 +179,14 @@ class PostgresTransaction implements Transaction {
     if (this.#isReleased) return;
     this.#isReleased = true;
     this.#client.off('notice', this.#onNotice);
+    this.#client.off('end', this.#onEnd);
     if (!isBroken) this.#client.off('error', ignore);
     this.#client.release(isBroken);
     this.#ended();
   }
+
+  /** A function that never returns must not keep its place in the pool when the server has ended its transaction. */
+  #onEnd = () => this.#release(true);
 
   /** After COMMIT, a notice says that standbys may not have the transaction. */
   #onNotice = ({ code, message }: { code?: string | undefined; message?: string | undefined }) => {
