@@ -2,14 +2,15 @@ import { type Clock, systemClock } from '../lib/clock.ts';
 import type { Completion } from '../lib/exchange.ts';
 import type { Random } from '../lib/random.ts';
 import { systemRandom } from '../lib/random.ts';
-import type {
-  Create,
-  Register,
-  Replace,
-  SqlClient,
-  Transaction,
-  TransactionOptions,
-  Transactions,
+import {
+  type Create,
+  KeyLocked,
+  type Register,
+  type Replace,
+  type SqlClient,
+  type Transaction,
+  type TransactionOptions,
+  type Transactions,
 } from '../store/register.ts';
 import type { ResponseCipher } from '../store/response-cipher.ts';
 import { type Execution, type KeyRecord, type RecordDefaults, StoreClosed } from '../store/types.ts';
@@ -172,4 +173,16 @@ const REPEATABLE: ReadonlySet<unknown> = new Set(['40001', '40P01']);
 export function isRepeatable(error: unknown): boolean {
   const { code, cause } = (error ?? {}) as { code?: unknown; cause?: unknown };
   return REPEATABLE.has(code) || (cause !== undefined && isRepeatable(cause));
+}
+
+const SQLSTATE = /^(?=.*\d)[0-9A-Z]{5}$/;
+
+/**
+ * Whether a claim that failed so has surely left no record: the store said so, or the server, which then commits nothing of its
+ * transaction. A time limit of the client says neither.
+ */
+export function isRefusal(error: unknown): boolean {
+  if (error instanceof KeyLocked || error instanceof StoreClosed) return true;
+  const { code, cause } = (error ?? {}) as { code?: unknown; cause?: unknown };
+  return (typeof code === 'string' && SQLSTATE.test(code)) || (cause !== undefined && isRefusal(cause));
 }

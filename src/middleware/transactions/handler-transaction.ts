@@ -92,8 +92,7 @@ export class HandlerTransaction {
     // It may still be committed.
     if (!hasEnded) return { kind: 'in_flight' };
     const key = this.#key;
-    const { claim } = key;
-    if (claim) {
+    for (let { claim } = key; claim; claim = claim.before) {
       const outcome = await key.outcomeOf(claim);
       if (outcome === 'committed')
         return claim.response ? executed(claim.response) : await key.resultOfOther();

@@ -1,5 +1,5 @@
 import { type Call, type Result, resultOf } from '../../idempotency/call.ts';
-import type { Claim, Commits } from '../../ledger/commits.ts';
+import { type Claim, type Commits, isRefusal } from '../../ledger/commits.ts';
 import type { Store } from '../../ledger/ledger.ts';
 import { newExecution } from '../../ledger/record-id.ts';
 import type { Clock } from '../../lib/clock.ts';
@@ -34,8 +34,12 @@ export interface Inserted extends Claim {
   response?: BackendResponse;
 }
 
-/** `record` is unknown if the claim was refused, and the application may have committed it all the same. */
-type MaybeInserted = Omit<Inserted, 'record'> & Partial<Inserted>;
+/** `record` is unknown if the claim failed, and the application may have committed it all the same. */
+type MaybeInserted = Omit<Inserted, 'record'> &
+  Partial<Inserted> & {
+    /** The claim before this one, which the application may have committed instead. */
+    before?: MaybeInserted | undefined;
+  };
 
 /** The key of a request that a transaction executes: the record that the transaction has inserted, and what became of it. */
 export class TransactionKey {
@@ -79,7 +83,7 @@ export class TransactionKey {
       return inserted;
     } catch (error) {
       // The application may go on with its transaction, which may have the record all the same.
-      if (error instanceof TypeError) this.claim ??= { execution, isOver: false };
+      if (!isRefusal(error)) this.claim = { execution, isOver: false, before: this.claim };
       throw error;
     }
   }

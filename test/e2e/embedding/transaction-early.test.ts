@@ -150,3 +150,68 @@ it('a handler that goes on after startIn has refused its savepoint leaves its ke
   expect(codeOf(await post(key))).toBe('outcome_unknown');
   expect(await paid(key)).toBe(1);
 });
+
+it('a handler that goes on after startIn had no answer in time leaves its key in doubt', async () => {
+  const hurried = await postgresStore({ url: server.url, timeoutMs: 200 });
+  onTestFinished(() => hurried.close());
+  const { post } = await application(
+    async (idempotency, end) => {
+      const client = await pool.connect();
+      const { promise: mayAnswer, resolve: answer } = Promise.withResolvers<void>();
+      const slow: SqlClient = {
+        query: async (text, values) => {
+          const result = await client.query(text, values);
+          await mayAnswer;
+          return result;
+        },
+      };
+      await client.query('BEGIN');
+      await idempotency.startIn(slow).catch(() => {});
+      answer();
+      await pay(client, idempotency.key);
+      await client.query('COMMIT');
+      client.release();
+      end(200);
+    },
+    { store: hurried },
+  );
+  const key = newKey();
+  expect(codeOf(await post(key))).toBe('outcome_unknown');
+  expect(codeOf(await post(key))).toBe('outcome_unknown');
+  expect(await paid(key)).toBe(1);
+});
+
+it('a handler whose second attempt goes on in a savepoint leaves its key in doubt', async () => {
+  const { post } = await application(async (idempotency, end) => {
+    const client = await pool.connect();
+    await client.query('BEGIN');
+    await idempotency.startIn(client);
+    await client.query('ROLLBACK; BEGIN; SAVEPOINT nested');
+    await idempotency.startIn(client).catch(() => {});
+    await pay(client, idempotency.key);
+    await client.query('RELEASE nested; COMMIT');
+    client.release();
+    end(200);
+  });
+  const key = newKey();
+  expect(codeOf(await post(key))).toBe('outcome_unknown');
+  expect(codeOf(await post(key))).toBe('outcome_unknown');
+  expect(await paid(key)).toBe(1);
+});
+
+it('a handler whose first attempt was committed, and whose second one had no answer in time, is answered by the first', async () => {
+  const hurried = await postgresStore({ url: server.url, timeoutMs: 200 });
+  onTestFinished(() => hurried.close());
+  const { post } = await application(
+    async (idempotency) => {
+      await payInOwn(idempotency, async () => {});
+      const silent: SqlClient = { query: () => new Promise(() => {}) };
+      // The library has lost the answer to COMMIT, and tries again.
+      await idempotency.startIn(silent);
+    },
+    { store: hurried },
+  );
+  const key = newKey();
+  expect((await post(key)).status).toBe(201);
+  expect(await paid(key)).toBe(1);
+});
