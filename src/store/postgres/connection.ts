@@ -47,7 +47,7 @@ const sessionOf = ({
   timeoutMs,
   statementMs = timeoutMs,
 }: ServerOptions) => `SET default_transaction_isolation = 'read committed'; SET client_encoding = 'UTF8';
-  SET DateStyle = 'ISO'; SET client_min_messages = 'warning'; SET lock_timeout = ${lockMs(timeoutMs)}; SET statement_timeout = ${statementMs};
+  SET DateStyle = 'ISO'; SET extra_float_digits = 1; SET client_min_messages = 'warning'; SET lock_timeout = ${lockMs(timeoutMs)}; SET statement_timeout = ${statementMs};
   SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')`;
 
 /** What a connection leads to. A server that was started again is another one, and so is one whose tables were made again. */
