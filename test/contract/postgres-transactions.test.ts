@@ -1,17 +1,24 @@
 /** Transactions of the application that write the record of a key: what only a real PostgreSQL shows. */
 import pg from 'pg';
-import { afterAll, beforeAll, expect, it, onTestFinished } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it, onTestFinished } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
 import { PostgresCopyRegister } from '../../src/store/postgres/copy-register.ts';
 import type { PostgresOptions } from '../../src/store/postgres/health.ts';
 import { PostgresRegister } from '../../src/store/postgres/register.ts';
 import { schemaSql } from '../../src/store/postgres/schema.ts';
-import { type Create, type Isolation, KeyLocked, type SqlClient } from '../../src/store/register.ts';
+import {
+  type Create,
+  type Isolation,
+  KeyLocked,
+  type SqlClient,
+  type Transaction,
+} from '../../src/store/register.ts';
 import type { KeyRecord } from '../../src/store/types.ts';
 import { StoreClosed } from '../../src/store/types.ts';
 import { closeTo } from '../registers/places.ts';
 import { completed, creation, newId, newRecord } from '../registers/records.ts';
 import { type PostgresServer, startPostgres } from '../support/postgres-server.ts';
+import { startProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
 
 const ISOLATIONS: Isolation[] = ['read committed', 'repeatable read', 'serializable'];
@@ -306,6 +313,49 @@ it('makes room for another when the server has ended it, even if its function ne
   await hung.rollback();
   await next.client.query('SELECT 1', []);
   await next.commit();
+});
+
+describe('whose COMMIT has no answer in time', () => {
+  async function withPlaceForOne(url = server.url) {
+    const ofOne = await PostgresRegister.open({ ...options, url, timeoutMs: 500, maxTransactions: 1 });
+    onTestFinished(() => ofOne.close());
+    return () => ofOne.transactions.begin({ isolation: 'read committed', idleMs: 10_000 });
+  }
+  const begun = async (begins: Promise<Transaction>) => {
+    const transaction = await begins.catch(() => undefined);
+    await transaction?.rollback();
+    return transaction !== undefined;
+  };
+
+  it('makes room for another if the answer was lost in silence', async () => {
+    const proxy = await startProxy(server.port);
+    const beginOne = await withPlaceForOne(server.url.replace(`:${server.port}`, `:${proxy.port}`));
+    const id = newId();
+    const transaction = await beginOne();
+    await pay(transaction.client, id);
+    proxy.silence();
+    await expect(transaction.commit()).rejects.toThrow('no answer to COMMIT');
+    await transaction.rollback();
+    expect(await paid(id)).toBe(1);
+    await until(() => begun(beginOne()));
+  });
+
+  it('keeps its place while the server is at work on it', async () => {
+    const beginOne = await withPlaceForOne();
+    await server.admin.query(`CREATE TABLE slow (key text); CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END';
+      CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON slow DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()`);
+    const lock = await connected();
+    await lock.query('SELECT pg_advisory_xact_lock(7)');
+    const transaction = await beginOne();
+    await transaction.client.query("INSERT INTO slow VALUES ('one')", []);
+    await expect(transaction.commit()).rejects.toThrow('no answer to COMMIT');
+    await transaction.rollback();
+    expect(await begun(beginOne())).toBe(false);
+    await lock.query('ROLLBACK');
+    await until(() => begun(beginOne()));
+    expect((await server.admin.query('SELECT FROM slow')).rowCount).toBe(1);
+  });
 });
 
 it('is not committed if a statement has failed or was not awaited', async () => {

@@ -7,6 +7,8 @@ interface Link {
   server: Socket;
   /** A reply was dropped: the client would take the next reply for the answer to the wrong command. */
   maimed: boolean;
+  /** No reply passes, and the client is not told. */
+  silent: boolean;
   /** A replica's link to its master. */
   replication: boolean;
   /** The last of the delayed replies, so that none overtakes another. */
@@ -96,6 +98,11 @@ export class TcpProxy {
     this.#swallow(on ? 'replication' : 'nothing');
   }
 
+  /** Drops every reply on the connections that are open now, and resets none. Connections that are opened later are not affected. */
+  silence(): void {
+    for (const link of this.#links) link.silent = true;
+  }
+
   #swallow(what: 'all' | 'replication' | 'nothing'): void {
     this.#swallowing = what;
     if (what !== 'nothing') return;
@@ -146,6 +153,7 @@ export class TcpProxy {
       client,
       server,
       maimed: false,
+      silent: false,
       replication: false,
       lastReply: Promise.resolve(),
       held: undefined,
@@ -159,6 +167,7 @@ export class TcpProxy {
       else server.write(bytes);
     });
     server.on('data', (bytes) => {
+      if (link.silent) return;
       if (this.#swallows(link)) link.maimed = true;
       else link.lastReply = this.#reply(link, bytes, link.lastReply);
     });

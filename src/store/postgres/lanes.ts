@@ -308,11 +308,17 @@ export class Lanes {
   /** Which of its backends still have something to do: none if the server answers nothing. */
   async #busyOf(pids: number[]): Promise<number[]> {
     if (!this.#readers.some(({ connection }) => connection?.isOpen)) return [];
+    return await this.#busy(pids).catch(() => pids);
+  }
+
+  /** Whether this backend of the server still has something to do. @throws {StoreUnavailable} */
+  async isBusy(pid: number): Promise<boolean> {
+    return (await this.#busy([pid])).length > 0;
+  }
+
+  async #busy(pids: number[]): Promise<number[]> {
     const text = `SELECT pid FROM pg_stat_activity WHERE pid = ANY($1) AND state <> 'idle'`;
-    return await this.ask<[number]>(text, [pids]).then(
-      (rows) => rows.map(([pid]) => pid),
-      () => pids,
-    );
+    return (await this.ask<[number]>(text, [pids])).map(([pid]) => pid);
   }
 }
 

@@ -53,7 +53,7 @@ export class PostgresRegister implements Register {
     this.lanes = new Lanes(options);
     this.#health = new PostgresHealth(this.lanes, options);
     this.#sweep = new Sweep(this.lanes, options);
-    this.transactions = new PostgresTransactions(options, () => this.lanes.server);
+    this.transactions = new PostgresTransactions(options, this.lanes);
   }
 
   get replicates(): boolean {

@@ -1,6 +1,6 @@
 import type { Pool, PoolClient, QueryResult } from 'pg';
 import type { RecordId } from '../../lib/brands.ts';
-import { within } from '../../lib/clock.ts';
+import { pause, within } from '../../lib/clock.ts';
 import {
   type Create,
   KeyLocked,
@@ -14,18 +14,21 @@ import { type Revision, StoreClosed, StoreUnavailable } from '../types.ts';
 import { bytesOf, columnsOf, commandOf } from './commands.ts';
 import { configOf, failureOf, isOtherServer, limitOf, loadedPackage, NOT_WRITTEN } from './connection.ts';
 import type { PostgresOptions } from './health.ts';
+import type { Lanes } from './lanes.ts';
+
+/** The connections of the register, and where they lead: the store was watched there. */
+type Watched = Pick<Lanes, 'server' | 'isBusy'>;
 
 /** See {@link Transactions}. The connections are opened when the first transaction begins. */
 export class PostgresTransactions implements Transactions {
   readonly #options: PostgresOptions;
   readonly #open = new Set<PostgresTransaction>();
-  /** Where the connections of the register lead: the store was watched there. */
-  readonly #server: () => string | undefined;
+  readonly #lanes: Watched;
   #pool: Pool | undefined;
 
-  constructor(options: PostgresOptions, server: () => string | undefined) {
+  constructor(options: PostgresOptions, lanes: Watched) {
     this.#options = options;
-    this.#server = server;
+    this.#lanes = lanes;
   }
 
   async begin({ isolation, idleMs }: TransactionOptions): Promise<Transaction> {
@@ -33,7 +36,7 @@ export class PostgresTransactions implements Transactions {
     try {
       const pool = this.#opened();
       const client = await pool.connect();
-      const transaction = new PostgresTransaction(client, this.#options, () =>
+      const transaction = new PostgresTransaction(client, this.#options, this.#lanes, () =>
         this.#open.delete(transaction),
       );
       this.#open.add(transaction);
@@ -45,7 +48,7 @@ export class PostgresTransactions implements Transactions {
   }
 
   async claim(client: SqlClient, id: RecordId, { record, expiresInMs }: Create): Promise<boolean> {
-    const members = { ...columnsOf(record), lives_ms: expiresInMs, server: this.#server() };
+    const members = { ...columnsOf(record), lives_ms: expiresInMs, server: this.#lanes.server };
     const answer = await this.#call(client, 'claim', commandOf('claim', id, members));
     if (answer === 'closed') throw new StoreClosed();
     if (answer === 'savepoint') throw new TypeError(IN_SAVEPOINT);
@@ -106,7 +109,11 @@ class PostgresTransaction implements Transaction {
   readonly client: SqlClient;
   readonly #client: PoolClient;
   readonly #options: PostgresOptions;
+  readonly #lanes: Watched;
+  /** Where the register's connections led when it began. A claim requires that this one leads there too. */
+  readonly #server: string | undefined;
   readonly #ended: () => void;
+  #pid = 0;
   #running = 0;
   #isOver = false;
   /** COMMIT was sent. */
@@ -114,9 +121,11 @@ class PostgresTransaction implements Transaction {
   #isReleased = false;
   #warning: string | undefined;
 
-  constructor(client: PoolClient, options: PostgresOptions, ended: () => void) {
+  constructor(client: PoolClient, options: PostgresOptions, lanes: Watched, ended: () => void) {
     this.#client = client;
     this.#options = options;
+    this.#lanes = lanes;
+    this.#server = lanes.server;
     this.#ended = ended;
     this.client = { query: (...args: unknown[]) => this.#query(args) };
     client.on('error', ignore);
@@ -126,9 +135,12 @@ class PostgresTransaction implements Transaction {
 
   async begin(isolation: TransactionOptions['isolation'], idleMs: number): Promise<void> {
     const level = isolation.toUpperCase();
-    const text = `BEGIN ISOLATION LEVEL ${level} READ WRITE; SET LOCAL idle_in_transaction_session_timeout = ${idleMs}`;
+    const text = `BEGIN ISOLATION LEVEL ${level} READ WRITE; SET LOCAL idle_in_transaction_session_timeout = ${idleMs};
+      SELECT pg_backend_pid() AS pid`;
     try {
-      await answerOf(this.#client.query(text), this.#options);
+      const results: unknown = await answerOf(this.#client.query(text), this.#options);
+      const [, , { rows }] = results as [unknown, unknown, QueryResult<{ pid: unknown }>];
+      this.#pid = Number(rows[0]?.pid);
     } catch (error) {
       this.#release(true);
       throw error;
@@ -154,7 +166,10 @@ class PostgresTransaction implements Transaction {
     );
     // A wait for a standby that is away has no end. Cancelled, it would make visible what the standby does not have.
     const tag = await within(clock, answered, timeoutMs);
-    if (tag === undefined) throw new StoreUnavailable(`postgres: no answer to COMMIT within ${timeoutMs} ms`);
+    if (tag === undefined) {
+      void this.#dropIfForgotten();
+      throw new StoreUnavailable(`postgres: no answer to COMMIT within ${timeoutMs} ms`);
+    }
     if (tag !== 'COMMIT') throw new TypeError(ABORTED);
     if (this.#warning !== undefined) throw new StoreUnavailable(`postgres: ${this.#warning}`);
   }
@@ -172,6 +187,19 @@ class PostgresTransaction implements Transaction {
   drop(): void {
     this.#isOver = true;
     this.#release(true);
+  }
+
+  /**
+   * Ends a connection whose answer to COMMIT was lost, as {@link Lanes} does: it would keep its place in the pool until TCP gives up. One
+   * for which the server still waits stays.
+   */
+  async #dropIfForgotten(): Promise<void> {
+    const { clock, timeoutMs } = this.#options;
+    while (!this.#isReleased) {
+      const isElsewhere = this.#lanes.server !== this.#server;
+      if (isElsewhere || !(await this.#lanes.isBusy(this.#pid).catch(() => true))) this.drop();
+      else await pause(clock, timeoutMs, undefined, true);
+    }
   }
 
   /** @param isBroken the connection is closed */
