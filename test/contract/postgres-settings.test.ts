@@ -6,6 +6,7 @@ import { expect, onTestFinished, test } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
 import type { PostgresOptions } from '../../src/store/postgres/health.ts';
 import { PostgresRegister } from '../../src/store/postgres/register.ts';
+import { newId, newRecord } from '../registers/records.ts';
 import { emitTo } from '../support/emit.ts';
 import { startPostgres } from '../support/postgres-server.ts';
 import { until } from '../support/until.ts';
@@ -134,4 +135,26 @@ test('a server that is slow to accept connections gets one for each lane, and no
   await until(async () => (await connections()) >= 6);
   await register.close();
   await until(async () => (await connections()) === 0);
+});
+
+test('parsers that the application has replaced do not change what the store reads', async () => {
+  const replaced = [
+    pg.types.builtins.BOOL,
+    pg.types.builtins.BYTEA,
+    pg.types.builtins.INT4,
+    pg.types.builtins.INT8,
+  ];
+  for (const type of [...replaced, pg.types.builtins.TEXT, pg.types.builtins.FLOAT8]) {
+    const before = pg.types.getTypeParser(type, 'text');
+    onTestFinished(() => pg.types.setTypeParser(type, before));
+    pg.types.setTypeParser(type, () => 'replaced');
+  }
+  await server.admin.query(
+    `CREATE ROLE escaping LOGIN SUPERUSER; ALTER ROLE escaping SET bytea_output = 'escape'`,
+  );
+  const register = await opened({ url: server.url.replace('oncegate@', 'escaping@') });
+  const [id, record] = [newId(), newRecord()];
+  expect(await register.create(id, { kind: 'create', record, expiresInMs: 60_000 })).toEqual({ done: true });
+  expect(await register.read(id)).toMatchObject({ record, isLeased: false });
+  expect(await register.health()).toMatchObject({ ok: true });
 });

@@ -1,7 +1,7 @@
 import { createRequire } from 'node:module';
 import { checkServerIdentity as isNamed, type PeerCertificate } from 'node:tls';
 import type Pg from 'pg';
-import type { ClientConfig, Client as PgClient } from 'pg';
+import type { ClientConfig, CustomTypesConfig, Client as PgClient } from 'pg';
 import type { ClientTls } from '../../lib/certificate.ts';
 import { messageOf } from '../../lib/files.ts';
 import { KeyLocked } from '../register.ts';
@@ -42,12 +42,25 @@ const OF_ANOTHER_CLIENT = new Set(['26000', '42P05']);
 /** A wait for a lock ends before the two other limits do, so that the error names the lock. */
 const lockMs = (timeoutMs: number) => Math.ceil(timeoutMs / 2);
 
+/** How columns are read, by the numbers of their types. The parsers of `pg` belong to the whole process: an application may replace them. */
+const PARSERS: Readonly<Record<number, (text: string) => unknown>> = {
+  16: (bool) => bool === 't',
+  17: (bytea) => Buffer.from(bytea.slice(2), 'hex'),
+  20: Number,
+  23: Number,
+  701: Number,
+};
+const asText = (text: string) => text;
+const OWN_PARSERS = {
+  getTypeParser: (type: number) => PARSERS[type] ?? asText,
+} as unknown as CustomTypesConfig;
+
 /** What the defaults of a role must not change. `statement_timeout` does not cover the wait for a standby, which nothing may cancel. */
 const sessionOf = ({
   timeoutMs,
   statementMs = timeoutMs,
 }: ServerOptions) => `SET default_transaction_isolation = 'read committed'; SET client_encoding = 'UTF8';
-  SET DateStyle = 'ISO'; SET extra_float_digits = 1; SET client_min_messages = 'warning'; SET lock_timeout = ${lockMs(timeoutMs)}; SET statement_timeout = ${statementMs};
+  SET DateStyle = 'ISO'; SET bytea_output = 'hex'; SET extra_float_digits = 1; SET client_min_messages = 'warning'; SET lock_timeout = ${lockMs(timeoutMs)}; SET statement_timeout = ${statementMs};
   SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')`;
 
 /** What a connection leads to. A server that was started again is another one, and so is one whose tables were made again. */
@@ -79,7 +92,7 @@ export class Connection {
     limitMs = limitOf(options),
   ): Promise<Connection> {
     const { Client } = loadedPackage();
-    const client = new Client(configOf(options));
+    const client = new Client({ ...configOf(options), types: OWN_PARSERS });
     // A server that is frozen accepts connections and answers nothing.
     let isLate = false;
     const timer = setTimeout(() => {
