@@ -4,6 +4,7 @@ import type { ClientTls } from '../lib/certificate.ts';
 import type { Exchange, LookupAnswer } from '../lib/exchange.ts';
 import { executedBehind } from '../lib/problem.ts';
 import { endSent, type OwnRequest } from '../lib/trace.ts';
+import { valuesOf } from '../requests/fields.ts';
 import type { Executor } from './executor.ts';
 
 /** `operations[].idempotency.lookup`, as far as one request needs it. */
@@ -33,6 +34,8 @@ export async function lookUp(
   const target = targetOf(options.path, transaction);
   if (target === undefined) return { kind: 'failed', said: 'the key cannot be part of a path' };
   const headers = ['Accept-Encoding', 'identity', 'X-Merchant-Code', transaction.merchant];
+  // A cache would repeat an answer from before the execution.
+  headers.push('Cache-Control', 'no-cache, no-store');
   if (traced) headers.push('traceparent', traced.traceparent);
   const request = {
     method: 'GET',
@@ -49,18 +52,26 @@ function readAnswer(result: Exchange, { completed, released, completedStatus }: 
   if (result.kind === 'not_sent' || result.kind === 'unknown')
     return { kind: 'failed', said: `GET failed: ${result.reason}` };
   if (result.kind === 'oversize') result.body.destroy();
-  const status = result.kind === 'oversize' ? result.status : result.response.status;
+  const { status, headers } = result.kind === 'oversize' ? result : result.response;
   const said = `GET answered ${status}`;
+  if (isFromCache(headers)) return { kind: 'undecided', said: `${said}, from a cache` };
   // Another gateway's own 404 says that the GET was not sent, and nothing of the transaction.
   if (result.kind === 'complete' && executedBehind(result.response)) return { kind: 'undecided', said };
   if (released.includes(status)) return { kind: 'not_executed', said };
   if (!completed.includes(status)) return { kind: 'undecided', said };
   if (result.kind === 'oversize')
     return { kind: 'executed', said, completion: { kind: 'tombstone', status: completedStatus } };
-  const { headers, body } = result.response;
+  const { body } = result.response;
   const response = { status: completedStatus, headers: descriptionOf(headers), body };
   return { kind: 'executed', said, completion: { kind: 'response', response } };
 }
+
+/**
+ * Whether a cache has answered, as some do whatever a request says. Age is then above 0 (RFC 9111 §5.1). Some caches send `Age: 0` with
+ * what they have just got from the backend.
+ */
+const isFromCache = (headers: readonly string[]): boolean =>
+  valuesOf(headers, 'age').some((age) => age.trim() !== '0');
 
 /** The header fields that a client needs to read the body. */
 function descriptionOf(headers: readonly string[]): string[] {

@@ -45,6 +45,7 @@ describe('a lookup', () => {
       authorization: 'Bearer of-the-gateway',
       'x-merchant-code': 'M & Co',
       'accept-encoding': 'identity',
+      'cache-control': 'no-cache, no-store',
     });
   });
 
@@ -92,6 +93,16 @@ describe('a lookup', () => {
       res.end('{"type":"urn:oncegate:problem:not_declared"}');
     });
     expect(answer).toEqual({ kind: 'undecided', said: 'GET answered 404' });
+  });
+
+  it.each([
+    [404, '1', 'undecided'],
+    [200, '86400', 'undecided'],
+    // Some caches send it with what they have just got from the backend.
+    [404, '0', 'not_executed'],
+  ])('answered with %i and Age: %s is %s', async (status, age, kind) => {
+    const { answer } = await asked((_, res) => res.writeHead(status, { Age: age }).end('body'));
+    expect(answer.kind).toBe(kind);
   });
 
   it.each<[string, RequestListener]>([
