@@ -1,6 +1,7 @@
 import { isIP } from 'node:net';
 import * as z from 'zod';
 import { adminOptions, digitsToNumber } from '../admin/admin-options.ts';
+import { isOfGateway } from '../backend/headers.ts';
 import { headerOptions, upstreamOptions } from '../backend/upstream-options.ts';
 import { idempotencyOptions, operationIdempotencyOptions } from '../idempotency/idempotency-options.ts';
 import { authOptions } from '../keys/auth-options.ts';
@@ -153,7 +154,10 @@ export const configSchema = z
 
 export type Config = z.output<typeof configSchema>;
 
-type Parsed = Pick<Config, 'store' | 'lock' | 'upstream' | 'auth' | 'idempotency' | 'limits' | 'operations'>;
+type Parsed = Pick<
+  Config,
+  'store' | 'lock' | 'upstream' | 'auth' | 'idempotency' | 'headers' | 'limits' | 'operations'
+>;
 
 /** Finds options that are valid alone but contradict each other. */
 export function* contradictions({
@@ -162,6 +166,7 @@ export function* contradictions({
   upstream,
   auth,
   idempotency: retention,
+  headers,
   limits,
   operations,
 }: Parsed): Generator<[(string | number)[], string]> {
@@ -171,6 +176,7 @@ export function* contradictions({
     yield [['lock', 'nodes'], `is only possible with a redis store: ${store.kind} stores its leases itself`];
   }
   yield* lifetimeMistakes(lock.leaseMs, upstream, retention);
+  yield* headerMistakes(retention.headers, headers.keepUnderscore);
   for (const [i, open] of auth.public.entries())
     for (const name of operationsOpenedBy(open, operations))
       yield [
@@ -197,6 +203,30 @@ export function* contradictions({
       yield [
         ['operations', i, 'match'],
         `matches only requests that "${before.name}" matches first: distinguish them by where, or declare it earlier`,
+      ];
+  }
+}
+
+/**
+ * A backend cannot recognise a key that it gets otherwise than it was sent, and a secret key must not be stored as one. CGI cannot tell a
+ * kept name with underscores from the one with dashes, so a client could forge what that one says.
+ */
+function* headerMistakes(
+  keyHeaders: readonly string[],
+  kept: readonly string[],
+): Generator<[(string | number)[], string]> {
+  for (const [i, name] of keyHeaders.entries())
+    if (isOfGateway(name))
+      yield [
+        ['idempotency', 'headers', i],
+        'cannot carry a key, because the backend may not get this header as it was sent',
+      ];
+  for (const [i, name] of kept.entries()) {
+    const dashed = name.replaceAll('_', '-');
+    if (name !== dashed && (isOfGateway(dashed) || keyHeaders.includes(dashed)))
+      yield [
+        ['headers', 'keepUnderscore', i],
+        `could forge ${dashed}: a CGI backend reads both as one header`,
       ];
   }
 }
