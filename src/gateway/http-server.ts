@@ -160,13 +160,18 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
       else endSoon(socket);
     });
   };
+  /** Connections with malformed bytes that are closed after the responses to earlier requests. */
+  const ending = new WeakSet<Duplex>();
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
     if (DISCONNECTED.has(error.code ?? '') || LOST_BYTES.has(error.code ?? '') || !socket.writable) {
       socket.destroy();
       return;
     }
+    // Node reports each further packet. A listener for each of them would block the process when the response is closed.
+    if (ending.has(socket)) return;
     const owed = responses.firstOwed(socket);
     if (owed) {
+      ending.add(socket);
       // The client would read a refusal now as the response to an earlier, valid request.
       endAfter(owed, socket);
       return;
