@@ -1,5 +1,4 @@
 import { statSync } from 'node:fs';
-import { setFlagsFromString } from 'node:v8';
 import { loadConfig } from '../config/load.ts';
 import type { Config } from '../config/schema.ts';
 import type { RunningGateway } from '../gateway/gateway.ts';
@@ -27,9 +26,6 @@ export async function serve(args: string[], { env }: Terminal): Promise<void> {
 /** Runs the gateway of a configuration file, for `serve --config` and for `start --config`. */
 export async function serveFile(file: string, env: NodeJS.ProcessEnv): Promise<void> {
   const config = loadConfig(file, env);
-  // When a process rests, V8 collects garbage to give memory back, and drops compiled code with it. After half a minute of rest the first
-  // thousands of payouts would take about twice the processor time.
-  setFlagsFromString('--memory-reducer-gc-count=0');
   const ports = { 'listen.port': config.listen.port, 'admin.port': config.admin.port };
   const starting = startGateway(config, { env }, file).catch(namingPort(ports));
   shutDownOnSignal(starting);

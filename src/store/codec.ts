@@ -54,17 +54,19 @@ export function encodeRecord(record: KeyRecord, completion = record.completion):
     textOf(record.requestId) +
     textOf(record.gatewayId) +
     textOf(record.cause);
-  if (extension) rest += u16(extension.length) + extension.toString('latin1');
-  if (completion?.kind === 'tombstone') rest += u16(completion.status);
+  if (extension) rest += numberOf(extension.length, 2) + extension.toString('latin1');
+  if (completion?.kind === 'tombstone') rest += numberOf(completion.status, 2);
   else if (completion?.kind === 'encrypted') {
     body = completion.bytes;
-    rest += u16(completion.status) + textOf(completion.keyId) + u32(0) + u32(body.length);
+    rest += numberOf(completion.status, 2) + textOf(completion.keyId);
+    rest += numberOf(0, 4) + numberOf(body.length, 4);
   } else if (completion) {
     const { status, headers } = completion.response;
     body = completion.response.body;
     let section = '';
-    for (const header of headers) section += u32(header.length) + header;
-    rest += u16(status) + textOf('') + u32(section.length) + u32(body.length) + section;
+    for (const header of headers) section += numberOf(header.length, 4) + header;
+    rest += numberOf(status, 2) + textOf('');
+    rest += numberOf(section.length, 4) + numberOf(body.length, 4) + section;
   }
   const bytes = Buffer.allocUnsafe(layout.texts + rest.length + body.length);
   bytes[layout.open] = completion ? COMPLETED : OPEN;
@@ -94,14 +96,12 @@ function textOf(text: string): string {
   return String.fromCharCode(text.length) + text;
 }
 
-/** Big-endian, as latin1. @throws {RangeError} if the number needs more than two bytes */
-function u16(number: number): string {
-  if (number > 0xffff) throw new RangeError('a field of a record holds at most 65,535');
-  return String.fromCharCode(number >>> 8, number & 255);
+/** Big-endian, as latin1. @throws {RangeError} if the number needs more bytes */
+function numberOf(value: number, bytes: 2 | 4): string {
+  if (value > (bytes === 2 ? 0xffff : 0xffff_ffff)) throw new RangeError(`a field of a record is ${value}`);
+  if (bytes === 2) return String.fromCharCode(value >>> 8, value & 255);
+  return String.fromCharCode(value >>> 24, (value >>> 16) & 255, (value >>> 8) & 255, value & 255);
 }
-
-const u32 = (number: number): string =>
-  String.fromCharCode(number >>> 24, (number >>> 16) & 255, (number >>> 8) & 255, number & 255);
 
 /** @throws {UnreadableRecord} for bytes that {@link encodeRecord} would not write */
 export function decodeRecord(bytes: Buffer): KeyRecord {

@@ -50,6 +50,7 @@ export class Lanes {
   readonly #batches: Batches;
   readonly #writers = newLanes(WRITERS);
   readonly #readers = newLanes(READERS);
+  readonly #all: readonly Lane[] = [...this.#writers, ...this.#readers];
   #queue: Pending[] = [];
   #underWay = new Set<Pending>();
   #waitingReads: ((lane: Lane | undefined) => void)[] = [];
@@ -70,7 +71,7 @@ export class Lanes {
   async open(): Promise<void> {
     const untilMs = performance.now() + this.#options.connectTimeoutMs;
     for (const [lane] of [this.#readers, this.#writers]) await this.#connectBy(lane as Lane, untilMs);
-    for (const lane of this.#all()) if (!lane.connection) this.#connect(lane).catch(ignore);
+    for (const lane of this.#all) if (!lane.connection) this.#connect(lane).catch(ignore);
     // Only now: before, it would open a second connection for a lane, and nobody would close the first one.
     this.#looking = setInterval(() => void this.#look(), LOOK_EVERY_MS).unref();
   }
@@ -80,7 +81,7 @@ export class Lanes {
   }
 
   get isConnected(): boolean {
-    return this.#all().some(({ connection }) => connection?.isOpen);
+    return this.#all.some(({ connection }) => connection?.isOpen);
   }
 
   /** Adds a command to the next batch, or a statement after it. */
@@ -153,13 +154,11 @@ export class Lanes {
     for (const { reject } of this.#underWay) reject(new StoreUnavailable('postgres: the store is closed'));
     for (const give of this.#waitingReads) give(undefined);
     await Promise.all(
-      this.#all().map(({ connection, sentMs }) =>
+      this.#all.map(({ connection, sentMs }) =>
         sentMs === undefined ? connection?.close() : connection?.drop(),
       ),
     );
   }
-
-  #all = (): Lane[] => [...this.#writers, ...this.#readers];
 
   /** Tries again while the server is not there, because it may be starting together with this process. */
   async #connectBy(lane: Lane, untilMs: number): Promise<void> {
@@ -203,8 +202,7 @@ export class Lanes {
     this.server = server;
     for (const { reject } of this.#queue.splice(0))
       reject(new StoreUnavailable('postgres: it was connected again', NOT_WRITTEN));
-    for (const { connection } of this.#all())
-      if (connection && connection.server !== server) connection.drop();
+    for (const { connection } of this.#all) if (connection && connection.server !== server) connection.drop();
     for (const act of this.#listeners) act();
   }
 
@@ -285,7 +283,7 @@ export class Lanes {
 
   /** Opens connections that have ended, and finds those whose server has forgotten them. */
   async #look(): Promise<void> {
-    for (const lane of this.#all())
+    for (const lane of this.#all)
       if (!lane.connection?.isOpen && !lane.isConnecting && !this.#isClosed)
         this.#connect(lane).catch(ignore);
     const nowMs = performance.now();
