@@ -1,6 +1,5 @@
 import { readFileSync } from 'node:fs';
 import Module, { createRequire } from 'node:module';
-import v8 from 'node:v8';
 // The whole module: a named import that an old Node lacks would fail before src/main.ts can say which Node is needed.
 import vm from 'node:vm';
 
@@ -10,10 +9,6 @@ import vm from 'node:vm';
  * the process can write and nobody else can, and it lacks the functions that are compiled at their first call.
  */
 export function loadBundle(file: string): { script: vm.Script; exports: unknown } {
-  // When a process rests, V8 collects garbage to give memory back, and drops compiled code with it. After half a minute of rest the first
-  // thousands of payouts would take about twice the processor time. It is set here, because V8 takes code only under the flags under
-  // which it was compiled.
-  v8.setFlagsFromString('--memory-reducer-gc-count=0');
   const cachedData = compiledCode(file);
   const script = new vm.Script(Module.wrap(readFileSync(file, 'latin1')), {
     filename: file,

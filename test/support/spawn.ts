@@ -95,16 +95,15 @@ export function spawnInheriting(
  *
  * @param folder for the configuration file
  * @param inherited a listening socket, as systemd passes it: see `SharedSocket`
- * @param flags of Node
  * @throws with its standard error if it exits before it listens
  */
 export async function spawnGateway(
   config: ConfigInput,
   env: NodeJS.ProcessEnv = {},
-  { folder, inherited, flags = [] }: { folder?: string; inherited?: Socket; flags?: string[] } = {},
+  { folder, inherited }: { folder?: string; inherited?: Socket } = {},
 ): Promise<SpawnedGateway> {
   const file = configFile(config, folder);
-  const args = [...flags, MAIN, 'serve', '--config', file];
+  const args = [MAIN, 'serve', '--config', file];
   const all = { ...process.env, ...env };
   const child = track(
     inherited
