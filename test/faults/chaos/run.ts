@@ -40,6 +40,8 @@ const PAUSE_MS = { from: 200, to: 1000 };
 /** How many open keys are watched after a heal; the retries of their merchants settle the others. */
 const WATCHED = 60;
 const GIVE_UP_AFTER_MS = 15_000;
+/** How often a fault is tried that cannot be injected, before the run ends without it. */
+const MOST_TRIES = 3;
 /** How many keys in doubt operators resolve after the run. */
 const RESOLVED = 100;
 const PROGRESS_EVERY_MS = 5000;
@@ -119,15 +121,19 @@ class Run {
     }
   }
 
-  /** Goes on for up to twice as long again: a run that never injected one of its faults proves less than it seems to. */
+  /** Goes on until each fault has come, or was tried often: a run that never injected one of its faults proves less than it seems to. */
   async #breakAll(endMs: number): Promise<void> {
-    const longestMs = endMs + 2 * this.#options.minutes * 60_000;
     const { together } = this.#options;
-    const isIncomplete = () => [...this.#injected.values()].includes(0);
+    const tries = new Map<Fault, number>();
+    const isIncomplete = () =>
+      this.#faults.some(
+        (fault) => this.#injected.get(fault.name) === 0 && (tries.get(fault) ?? 0) < MOST_TRIES,
+      );
     let deck: Fault[] = [];
-    while (performance.now() < endMs || (isIncomplete() && performance.now() < longestMs)) {
+    while (performance.now() < endMs || isIncomplete()) {
       if (deck.length === 0) deck = this.#random.shuffled(this.#faults);
       const { drawn, left } = draw(deck, this.#random.between(Math.ceil(together / 2), together));
+      for (const fault of drawn) tries.set(fault, (tries.get(fault) ?? 0) + 1);
       // A fault that could not be injected together with others is tried again later.
       deck = [...left, ...(await this.#round(drawn))];
     }
