@@ -50,9 +50,8 @@ const PARSERS: Readonly<Record<number, (text: string) => unknown>> = {
   23: Number,
   701: Number,
 };
-const asText = (text: string) => text;
 const OWN_PARSERS = {
-  getTypeParser: (type: number) => PARSERS[type] ?? asText,
+  getTypeParser: (type: number) => PARSERS[type] ?? String,
 } as unknown as CustomTypesConfig;
 
 /** What the defaults of a role must not change. `statement_timeout` does not cover the wait for a standby, which nothing may cancel. */
@@ -154,20 +153,19 @@ export class Connection {
    * @throws {StoreUnavailable} perhaps written: the server warns that standbys may not have the transaction
    */
   async run<Row extends unknown[]>({ name, text }: Statement, values: unknown[]): Promise<Row[]> {
-    const { rows } = await this.#unwarned(() =>
-      this.#client.query<Row>({ name, text, values, rowMode: 'array' }),
-    );
+    const { rows } = await this.#unwarned(this.#client.query<Row>({ name, text, values, rowMode: 'array' }));
     return rows;
   }
 
   /** Runs statements without values in one transaction. @throws as {@link run} */
   async script(text: string): Promise<void> {
-    await this.#unwarned(() => this.#client.query(text));
+    await this.#unwarned(this.#client.query(text));
   }
 
-  async #unwarned<T>(query: () => Promise<T>): Promise<T> {
+  /** @param sent in this turn: no notice of it can have come */
+  async #unwarned<T>(sent: Promise<T>): Promise<T> {
     this.#warning = undefined;
-    const result = await query().catch((error: unknown) => {
+    const result = await sent.catch((error: unknown) => {
       // A connection that is opened anew shows where it leads.
       if (isOtherServer(error)) this.drop();
       throw error;

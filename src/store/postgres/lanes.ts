@@ -81,7 +81,8 @@ export class Lanes {
   }
 
   get isConnected(): boolean {
-    return this.#all.some(({ connection }) => connection?.isOpen);
+    for (const { connection } of this.#all) if (connection?.isOpen) return true;
+    return false;
   }
 
   /** Adds a command to the next batch, or a statement after it. */
