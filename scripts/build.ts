@@ -5,7 +5,7 @@
 import { spawnSync } from 'node:child_process';
 import { globSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { transform } from 'esbuild';
+import { transform } from 'rolldown/utils';
 import { bundleCommand } from './bundle.ts';
 import { licences } from './licences.ts';
 import { bundlePages } from './pages.ts';
@@ -38,7 +38,7 @@ if (commit) writeFileSync(join(dist, 'commit'), `${commit}\n`);
  */
 async function writeEntry(): Promise<void> {
   const source = readFileSync(join(root, 'src', 'node-version.ts'), 'utf8').replace('export ', '');
-  const { code } = await transform(source, { loader: 'ts', target: 'node14' });
+  const { code } = await transform('node-version.ts', source, { target: 'node14' });
   const names = Object.keys(await import('../src/index.ts'));
   const entry = `${code}
 const sentence = sentenceForOldNode();

@@ -6,21 +6,29 @@ import { spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { globSync, readFileSync, rmSync } from 'node:fs';
 import { join, relative } from 'node:path';
-import { type BuildOptions, build, type Plugin } from 'esbuild';
+import { type BuildOptions, build, type Plugin } from 'rolldown';
 import { put, stateIn, stateOf } from './bundle-files.ts';
 import { bundlePages } from './pages.ts';
 import { root } from './root.ts';
 
+const ENTRIES = {
+  'command/run': 'src/cli/run.ts',
+  'store/sqlite/writer-thread': 'src/store/sqlite/writer-thread.ts',
+  'keys/key-file-thread': 'src/keys/key-file-thread.ts',
+};
+
 const common = {
-  absWorkingDir: root,
-  bundle: true,
+  cwd: root,
   platform: 'node',
-  target: 'node24.18',
-  // THIRD-PARTY-LICENSES.md has them.
-  legalComments: 'none',
-  logLevel: 'warning',
+  // It says where the compiler finds the types of packages, which are not to be bundled.
+  tsconfig: false,
+  logLevel: 'warn',
   write: false,
 } satisfies BuildOptions;
+
+const target = 'node24.18';
+// One file each. THIRD-PARTY-LICENSES.md has the licences.
+const output = { codeSplitting: false, comments: false } as const;
 
 /**
  * Writes `main.js`, the bundles of its command and of its threads, and the other files that these read.
@@ -31,30 +39,18 @@ export async function bundleCommand(dist = join(root, 'dist')): Promise<boolean>
   const main = join(dist, 'main.js');
   const state = stateOf('{scripts/*bundle*.ts,src/**/*.*}');
   if (stateIn(main) === state) return true;
-  const { outputFiles } = await build({
-    ...common,
-    outdir: dist,
-    format: 'cjs',
-    outExtension: { '.js': '.cjs' },
-    entryPoints: {
-      'command/run': 'src/cli/run.ts',
-      'store/sqlite/writer-thread': 'src/store/sqlite/writer-thread.ts',
-      'keys/key-file-thread': 'src/keys/key-file-thread.ts',
-    },
-    define: { 'import.meta.url': 'FILE_URL', 'import.meta.main': 'false' },
-    banner: { js: "const FILE_URL = require('node:url').pathToFileURL(__filename).href;" },
-  });
   for (const name of globSync('**/*.{lua,yaml}', { cwd: join(root, 'src') }))
     put(join(dist, name), readFileSync(join(root, 'src', name)));
   let command = '';
-  for (const { path, text } of outputFiles) {
-    // ASCII is read fastest. esbuild leaves other characters in regular expressions and comments.
-    const contents = text.replace(/[^\0-\x7f]/g, escaped);
+  for (const [name, input] of Object.entries(ENTRIES)) {
+    // ASCII is read fastest.
+    const contents = (await bundled(input)).replace(/[^\0-\x7f]/g, escaped);
     // By its contents: V8 would take the compiled code of another bundle with the same length.
     const digest = createHash('sha256').update(contents).digest('hex').slice(0, 16);
-    const file = path.replace('run.cjs', `run-${digest}.cjs`);
+    const isCommand = name === 'command/run';
+    const file = join(dist, isCommand ? `${name}-${digest}.cjs` : `${name}.cjs`);
     put(file, contents);
-    if (file !== path) command = file;
+    if (isCommand) command = file;
   }
   const { status } = spawnSync(process.execPath, [join(root, 'scripts/compile-bundle.ts'), command], {
     env: {},
@@ -72,27 +68,38 @@ export async function bundleCommand(dist = join(root, 'dist')): Promise<boolean>
 
 const escaped = (unit: string) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`;
 
+/** A program in one CommonJS file, which V8 can take with its compiled code. */
+async function bundled(input: string): Promise<string> {
+  const define = { 'import.meta.url': 'FILE_URL', 'import.meta.main': 'false' };
+  const banner = "const FILE_URL = require('node:url').pathToFileURL(__filename).href;";
+  const { output: files } = await build({
+    ...common,
+    input,
+    transform: { target, define },
+    output: { ...output, format: 'cjs', banner },
+  });
+  return files[0].code;
+}
+
 /** `src/main.ts`, which loads the bundle in place of the sources. */
 async function mainOf(command: string): Promise<string> {
   const inPlaceOfSources: Plugin = {
     name: 'bundle',
-    setup({ onResolve, onLoad }) {
-      onResolve({ filter: /^\.\/cli\/run\.ts$/ }, () => ({ path: command, namespace: 'bundle' }));
-      onLoad({ filter: /./, namespace: 'bundle' }, () => ({
-        contents: `import { join } from 'node:path';
-          import { loadBundle } from './src/lib/load-bundle.ts';
-          export const { runCommand } = loadBundle(join(import.meta.dirname, '${command}')).exports;`,
-        resolveDir: root,
-      }));
+    load(id) {
+      if (id !== join(root, 'src/cli/run.ts')) return null;
+      return `import { join } from 'node:path';
+        import { loadBundle } from '../lib/load-bundle.ts';
+        export const { runCommand } = loadBundle(join(import.meta.dirname, '${command}')).exports;`;
     },
   };
-  const { outputFiles } = await build({
+  const { output: files } = await build({
     ...common,
-    format: 'esm',
-    entryPoints: ['src/main.ts'],
+    input: 'src/main.ts',
     plugins: [inPlaceOfSources],
+    transform: { target },
+    output: { ...output, format: 'esm' },
   });
-  return outputFiles[0]?.text ?? '';
+  return files[0].code;
 }
 
 if (import.meta.main) {
