@@ -158,3 +158,7 @@ test('parsers that the application has replaced do not change what the store rea
   expect(await register.read(id)).toMatchObject({ record, isLeased: false });
   expect(await register.health()).toMatchObject({ ok: true });
 });
+
+test('a server that ends while it starts fails its test at once, with its log', async () => {
+  await expect(startPostgres({ wal_level: 'nonsense' })).rejects.toThrow(/did not start:\n.*nonsense/s);
+});

@@ -51,8 +51,11 @@ export const TABLES_FULL = 1024 ** 2 + 4096;
 
 const execute = promisify(execFile);
 
-/** As for Redis: when the pipe on the shell's standard input closes, the shell kills the server. */
-const SUPERVISED = '"$@" & echo "pid $!"; cat >/dev/null; kill -9 $!; wait';
+/**
+ * As for Redis: when the pipe on the shell's standard input closes, the shell kills the server. The shell itself closes its
+ * standard error, so that the pipe of the log ends when the server ends.
+ */
+const SUPERVISED = '"$@" & echo "pid $!"; exec 2>/dev/null; cat >/dev/null; kill -9 $!; wait';
 const USER = 'oncegate';
 
 type Process = ChildProcessByStdio<Writable, Readable, Readable>;
@@ -63,20 +66,11 @@ export async function launchStandby(
   settings: Record<string, string> = {},
 ): Promise<PostgresServer> {
   const standby = new PostgresServer(await freePort(), settings);
-  await standby.run(
-    'pg_basebackup',
-    '-d',
-    primary.url,
-    '-D',
-    standby.data,
-    '-R',
-    '-c',
-    'fast',
-    '-X',
-    'stream',
-  );
-  await standby.start();
-  return standby;
+  const options = ['-D', standby.data, '-R', '-c', 'fast', '-X', 'stream'];
+  return await launched(standby, async () => {
+    await standby.run('pg_basebackup', '-d', primary.url, ...options);
+    await standby.start();
+  });
 }
 
 /** A server on a free port, with its schema prepared. The caller stops it. @param more options of `initdb` */
@@ -85,10 +79,22 @@ export async function launchPostgres(
   more: readonly string[] = [],
 ): Promise<PostgresServer> {
   const server = new PostgresServer(await freePort(), settings);
-  await initialise(server, more);
-  await server.start();
-  await server.admin.query(schemaSql('oncegate'));
-  return server;
+  return await launched(server, async () => {
+    await initialise(server, more);
+    await server.start();
+    await server.admin.query(schemaSql('oncegate'));
+  });
+}
+
+/** Stops the server and removes its folder if `start` fails: the caller has no server to stop then. */
+async function launched(server: PostgresServer, start: () => Promise<void>): Promise<PostgresServer> {
+  try {
+    await start();
+    return server;
+  } catch (error) {
+    await server.stop();
+    throw error;
+  }
 }
 
 const CACHE = fileURLToPath(new URL('../../node_modules/.cache/', import.meta.url));
@@ -153,7 +159,11 @@ export class PostgresServer {
     return this.#admin;
   }
 
-  /** Resolves when it accepts connections. */
+  /**
+   * Resolves when it accepts connections.
+   *
+   * @throws the server has ended; the message has its log
+   */
   async start(): Promise<void> {
     const settings = {
       ...{ port: `${this.port}`, listen_addresses: '127.0.0.1', unix_socket_directories: this.dir },
@@ -168,7 +178,12 @@ export class PostgresServer {
     const [line] = (await once(createInterface(child.stdout), 'line')) as [string];
     this.pid = Number(line.slice('pid '.length));
     const log: string[] = [];
-    createInterface(child.stderr).on('line', (text) => log.push(text));
+    let hasEnded = false;
+    createInterface(child.stderr)
+      .on('line', (text) => log.push(text))
+      .once('close', () => {
+        hasEnded = true;
+      });
     for (;;) {
       const client = new pg.Client({ connectionString: this.url });
       client.on('error', () => {});
@@ -178,8 +193,7 @@ export class PostgresServer {
         return;
       } catch (error) {
         await client.end().catch(() => {});
-        if (child.exitCode !== null)
-          throw new Error(`postgres did not start:\n${log.join('\n')}`, { cause: error });
+        if (hasEnded) throw new Error(`postgres did not start:\n${log.join('\n')}`, { cause: error });
         await new Promise((resolve) => setTimeout(resolve, 20));
       }
     }
