@@ -124,93 +124,74 @@ async function payInOwn(idempotency: Idempotency, beforeCommit: () => Promise<un
 }
 
 it('a merchant whose time limit passes between completeIn and COMMIT is answered after it', async () => {
+  const timeoutMs = 1000;
   const { post } = await application(
     async (idempotency, end) => {
-      await payInOwn(idempotency, () => new Promise((resolve) => setTimeout(resolve, 400)));
+      // Timers of the same length end in the order in which they began, so this one ends after the merchant's.
+      await payInOwn(idempotency, () => new Promise((resolve) => setTimeout(resolve, timeoutMs)));
       end(200);
     },
-    { timeoutMs: 200 },
+    { timeoutMs },
   );
   // Told that the outcome is unknown, it could ask for as long as keys in doubt are kept, and this one is kept for a day.
   expect((await post(newKey())).status).toBe(201);
 });
 
-it('a handler that goes on after startIn has refused its savepoint leaves its key in doubt', async () => {
-  const { post } = await application(async (idempotency, end) => {
-    const client = await pool.connect();
-    await client.query('BEGIN; SAVEPOINT nested');
-    await idempotency.startIn(client).catch(() => {});
-    await pay(client, idempotency.key);
-    await client.query('RELEASE nested; COMMIT');
-    client.release();
-    end(200);
-  });
-  const key = newKey();
-  expect(codeOf(await post(key))).toBe('outcome_unknown');
-  expect(codeOf(await post(key))).toBe('outcome_unknown');
-  expect(await paid(key)).toBe(1);
-});
+type Start = (idempotency: Idempotency, client: SqlClient) => Promise<void>;
 
-it('a handler that goes on after startIn had no answer in time leaves its key in doubt', async () => {
-  const hurried = await postgresStore({ url: server.url, timeoutMs: 200 });
-  onTestFinished(() => hurried.close());
-  const { post } = await application(
-    async (idempotency, end) => {
-      const client = await pool.connect();
-      const { promise: mayAnswer, resolve: answer } = Promise.withResolvers<void>();
-      const slow: SqlClient = {
-        query: async (text, values) => {
-          const result = await client.query(text, values);
-          await mayAnswer;
-          return result;
-        },
+const startInSavepoint: Start = async (idempotency, client) => {
+  await client.query('BEGIN; SAVEPOINT nested', []);
+  await idempotency.startIn(client);
+};
+
+it.each<[failure: string, start: Start, message: string]>([
+  ['refuses a savepoint', startInSavepoint, 'not in a savepoint'],
+  [
+    'refuses a savepoint in a second attempt',
+    async (idempotency, client) => {
+      await client.query('BEGIN', []);
+      await idempotency.startIn(client);
+      await client.query('ROLLBACK', []);
+      await startInSavepoint(idempotency, client);
+    },
+    'not in a savepoint',
+  ],
+  [
+    'has no answer in time',
+    async (idempotency, client) => {
+      await client.query('BEGIN', []);
+      const unanswered = async (text: string, values: string[]) => {
+        await client.query(text, values);
+        return await new Promise(() => {});
       };
-      await client.query('BEGIN');
-      await idempotency.startIn(slow).catch(() => {});
-      answer();
+      await idempotency.startIn({ query: unanswered });
+    },
+    'no answer within 2000 ms',
+  ],
+])(
+  'startIn %s: a handler that pays and commits all the same leaves its key in doubt',
+  async (_, start, message) => {
+    const { post } = await application(async (idempotency, end) => {
+      const client = await pool.connect();
+      await expect(start(idempotency, client)).rejects.toThrow(message);
       await pay(client, idempotency.key);
       await client.query('COMMIT');
       client.release();
       end(200);
-    },
-    { store: hurried },
-  );
-  const key = newKey();
-  expect(codeOf(await post(key))).toBe('outcome_unknown');
-  expect(codeOf(await post(key))).toBe('outcome_unknown');
-  expect(await paid(key)).toBe(1);
-});
+    });
+    const key = newKey();
+    expect(codeOf(await post(key))).toBe('outcome_unknown');
+    expect(codeOf(await post(key))).toBe('outcome_unknown');
+    expect(await paid(key)).toBe(1);
+  },
+);
 
-it('a handler whose second attempt goes on in a savepoint leaves its key in doubt', async () => {
-  const { post } = await application(async (idempotency, end) => {
-    const client = await pool.connect();
-    await client.query('BEGIN');
-    await idempotency.startIn(client);
-    await client.query('ROLLBACK; BEGIN; SAVEPOINT nested');
-    await idempotency.startIn(client).catch(() => {});
-    await pay(client, idempotency.key);
-    await client.query('RELEASE nested; COMMIT');
-    client.release();
-    end(200);
+it('a handler whose first attempt was committed, and whose second one gets no answer, is answered by the first', async () => {
+  const { post } = await application(async (idempotency) => {
+    await payInOwn(idempotency, async () => {});
+    // The library has lost the answer to COMMIT, and tries again.
+    await idempotency.startIn({ query: () => Promise.reject(new Error('the connection is lost')) });
   });
-  const key = newKey();
-  expect(codeOf(await post(key))).toBe('outcome_unknown');
-  expect(codeOf(await post(key))).toBe('outcome_unknown');
-  expect(await paid(key)).toBe(1);
-});
-
-it('a handler whose first attempt was committed, and whose second one had no answer in time, is answered by the first', async () => {
-  const hurried = await postgresStore({ url: server.url, timeoutMs: 200 });
-  onTestFinished(() => hurried.close());
-  const { post } = await application(
-    async (idempotency) => {
-      await payInOwn(idempotency, async () => {});
-      const silent: SqlClient = { query: () => new Promise(() => {}) };
-      // The library has lost the answer to COMMIT, and tries again.
-      await idempotency.startIn(silent);
-    },
-    { store: hurried },
-  );
   const key = newKey();
   expect((await post(key)).status).toBe(201);
   expect(await paid(key)).toBe(1);
