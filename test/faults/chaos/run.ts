@@ -40,7 +40,7 @@ const PAUSE_MS = { from: 200, to: 1000 };
 /** How many open keys are watched after a heal; the retries of their merchants settle the others. */
 const WATCHED = 60;
 const GIVE_UP_AFTER_MS = 15_000;
-/** How often a fault is tried that cannot be injected, before the run ends without it. */
+/** How often the run tries a fault that cannot be injected, before it ends without that fault. */
 const MOST_TRIES = 3;
 /** How many keys in doubt operators resolve after the run. */
 const RESOLVED = 100;
@@ -121,7 +121,10 @@ class Run {
     }
   }
 
-  /** Goes on until each fault has come, or was tried often: a run that never injected one of its faults proves less than it seems to. */
+  /**
+   * Injects faults, round after round, until `endMs`. If some fault has not been injected by then, the rounds continue until each was
+   * injected once or tried {@link MOST_TRIES} times: the run has not tested a fault that was never injected.
+   */
   async #breakAll(endMs: number): Promise<void> {
     const { together } = this.#options;
     const tries = new Map<Fault, number>();
