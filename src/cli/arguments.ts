@@ -1,7 +1,7 @@
 import { userInfo } from 'node:os';
 import type { Readable, Writable } from 'node:stream';
 import { type ParseArgsOptionsConfig, parseArgs } from 'node:util';
-import type { ResolutionNote } from '../store/types.ts';
+import type { ResolutionNote } from '../store/doubts.ts';
 
 /** What a command reads and writes: `process`, or what a test gives it. */
 export interface Terminal {

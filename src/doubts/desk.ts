@@ -4,12 +4,11 @@ import { recordIdOf } from '../ledger/record-id.ts';
 import { auditOf, OWNER_DEAD } from '../ledger/rules.ts';
 import type { RecordId } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
+import type { AuditRecord, ResolutionSource } from '../store/doubts.ts';
 import {
-  type AuditRecord,
   type IdempotencyRecord,
   type ListedRecord,
   type RecordHead,
-  type ResolutionSource,
   StoreUnavailable,
   UnknownCursor,
   UnreadableRecord,

@@ -1,6 +1,6 @@
 import type { Store } from '../ledger/ledger.ts';
 import type { Clock } from '../lib/clock.ts';
-import { type DoubtCount, RESOLUTION_SOURCES, RESOLVED_AS } from '../store/types.ts';
+import { type DoubtCount, RESOLUTION_SOURCES, RESOLVED_AS } from '../store/doubts.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { AllMetrics } from '../telemetry/metrics.ts';
 

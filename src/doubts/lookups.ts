@@ -4,7 +4,8 @@ import type { RecordId, Token } from '../lib/brands.ts';
 import { type Clock, pause } from '../lib/clock.ts';
 import type { LookupAnswer } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
-import type { IdempotencyRecord, RecordHead, Resolution } from '../store/types.ts';
+import type { Resolution } from '../store/doubts.ts';
+import type { IdempotencyRecord, RecordHead } from '../store/types.ts';
 import type { Emit } from '../telemetry/emit.ts';
 
 /** Finds out what became of keys in doubt, for operations with `inDoubt: lookup`. */

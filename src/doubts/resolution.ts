@@ -1,4 +1,4 @@
-import type { Resolution, ResolutionNote } from '../store/types.ts';
+import type { Resolution, ResolutionNote } from '../store/doubts.ts';
 import type { ResolveRequest } from './record-view.ts';
 
 const MAX_BY = 100;

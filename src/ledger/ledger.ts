@@ -2,11 +2,10 @@ import type { RecordId, Token } from '../lib/brands.ts';
 import { type Clock, momentOf, sinceMs, systemClock } from '../lib/clock.ts';
 import type { Completion } from '../lib/exchange.ts';
 import { type Random, systemRandom } from '../lib/random.ts';
+import type { CountedNote, DoubtCount, Resolution, Resolved } from '../store/doubts.ts';
 import { type Held, KeyLocked, type Register, type Reply, type Seen, type Write } from '../store/register.ts';
 import { ResponseCipher } from '../store/response-cipher.ts';
 import {
-  type CountedNote,
-  type DoubtCount,
   type Execution,
   type ExistingAnswer,
   type IdentityInUse,
@@ -15,8 +14,6 @@ import {
   type OwnerMemory,
   type PeekAnswer,
   type RecordDefaults,
-  type Resolution,
-  type Resolved,
   type StartAnswer,
   StoreClosed,
   type StoreHealth,

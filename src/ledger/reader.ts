@@ -1,10 +1,9 @@
 import type { RecordId } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
+import type { AuditRecord, DoubtCount, OperationDoubts } from '../store/doubts.ts';
 import type { Held, Listed, Register, Seen } from '../store/register.ts';
 import type { ResponseCipher } from '../store/response-cipher.ts';
 import {
-  type AuditRecord,
-  type DoubtCount,
   type IdempotencyRecord,
   type IdentityInUse,
   type KeyRecord,
@@ -12,7 +11,6 @@ import {
   type ListFilter,
   type Listing,
   type Mode,
-  type OperationDoubts,
   type Owner,
   type StoreUsage,
   UnreadableRecord,

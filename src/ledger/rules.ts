@@ -1,15 +1,12 @@
 import type { Fingerprint, Token } from '../lib/brands.ts';
+import type { AuditRecord, CountedNote, ResolutionNote, Resolved } from '../store/doubts.ts';
 import type { Held, Replace, Write } from '../store/register.ts';
 import type {
-  AuditRecord,
-  CountedNote,
   Execution,
   ExistingAnswer,
   KeyRecord,
   RecordDefaults,
   RecordHead,
-  ResolutionNote,
-  Resolved,
   ResponseAsStored,
   StoredCompletion,
   Written,

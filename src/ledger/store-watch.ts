@@ -2,11 +2,11 @@ import { constants } from 'node:fs';
 import { access } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import { type Clock, pause } from '../lib/clock.ts';
+import type { ResolutionNote } from '../store/doubts.ts';
 import type { StoreOptions } from '../store/store-options.ts';
 import {
   type IdentityInUse,
   type Mode,
-  type ResolutionNote,
   type StoreHealth,
   type StoreIdentity,
   UnreadableIdentity,

@@ -1,11 +1,9 @@
 import type { RecordId, Token } from '../lib/brands.ts';
+import type { AuditRecord, ResolutionCount, ResolutionSource } from './doubts.ts';
 import {
-  type AuditRecord,
   type IdentityInUse,
   type KeyRecord,
   type Mode,
-  type ResolutionCount,
-  type ResolutionSource,
   type Revision,
   type StoreHealth,
   type StoreIdentity,

@@ -1,12 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
-import {
-  AUDIT_RETENTION_MS,
-  type Execution,
-  StoreUnavailable,
-  UnreadableRecord,
-  VOID_TOKEN_MS,
-} from '../../src/store/types.ts';
+import { AUDIT_RETENTION_MS } from '../../src/store/doubts.ts';
+import { type Execution, StoreUnavailable, UnreadableRecord, VOID_TOKEN_MS } from '../../src/store/types.ts';
 import { newRequest } from '../support/requests.ts';
 import { countRecords, openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';

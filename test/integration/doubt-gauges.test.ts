@@ -4,7 +4,7 @@ import { DoubtGauges } from '../../src/doubts/doubt-gauges.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { shareStoreMetrics } from '../../src/middleware/shared-metrics.ts';
 import type { OpenedStore } from '../../src/middleware/stores.ts';
-import type { DoubtCount } from '../../src/store/types.ts';
+import type { DoubtCount } from '../../src/store/doubts.ts';
 import { AllMetrics } from '../../src/telemetry/metrics.ts';
 import { emitTo } from '../support/emit.ts';
 import { Scrape } from '../support/metrics.ts';

@@ -1,4 +1,5 @@
 import type { RecordId, Token } from '../../src/lib/brands.ts';
+import type { AuditRecord } from '../../src/store/doubts.ts';
 import type {
   CopyProgress,
   CopyRegister,
@@ -10,7 +11,7 @@ import type {
   Scanned,
   Seen,
 } from '../../src/store/register.ts';
-import { type AuditRecord, StoreUnavailable } from '../../src/store/types.ts';
+import { StoreUnavailable } from '../../src/store/types.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
 import type { Dice } from './dice.ts';
 import type { Process } from './machine.ts';

@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import type { RecordId, Token } from '../../src/lib/brands.ts';
+import type { AuditRecord, ResolutionCount } from '../../src/store/doubts.ts';
 import {
   CLOSED_IN,
   type Closed,
@@ -18,11 +19,9 @@ import {
   type Seen,
 } from '../../src/store/register.ts';
 import {
-  type AuditRecord,
   type IdentityInUse,
   type KeyRecord,
   type Mode,
-  type ResolutionCount,
   type Revision,
   StoreClosed,
   type StoreHealth,

@@ -5,6 +5,7 @@ import { Copy, type CopyOptions, CopyRefused } from '../../src/ledger/store-copy
 import type { RecordId } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { systemRandom } from '../../src/lib/random.ts';
+import type { AuditRecord } from '../../src/store/doubts.ts';
 import {
   type CopyProgress,
   type CopyRegister,
@@ -13,7 +14,7 @@ import {
   type Register,
   type Seen,
 } from '../../src/store/register.ts';
-import { type AuditRecord, type Execution, StoreClosed, StoreUnavailable } from '../../src/store/types.ts';
+import { type Execution, StoreClosed, StoreUnavailable } from '../../src/store/types.ts';
 import { MemoryRegister } from '../support/memory-register.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';

@@ -1,5 +1,6 @@
 import type { RecordId } from '../../lib/brands.ts';
 import { pause } from '../../lib/clock.ts';
+import { AUDIT_RETENTION_MS, type AuditRecord } from '../doubts.ts';
 import {
   type CopyProgress,
   type CopyRegister,
@@ -7,7 +8,7 @@ import {
   encodeCopyProgress,
   type FoundProgress,
 } from '../register.ts';
-import { AUDIT_RETENTION_MS, type AuditRecord, StoreUnavailable } from '../types.ts';
+import { StoreUnavailable } from '../types.ts';
 import { type Connection, LOCK_NOT_AVAILABLE, NOT_WRITTEN } from './connection.ts';
 import type { PostgresOptions } from './health.ts';
 import { PostgresRegister } from './register.ts';

@@ -1,5 +1,6 @@
 import { hash } from 'node:crypto';
-import { AUDIT_RETENTION_MS, STORE_FORMAT, VOID_TOKEN_MS } from '../types.ts';
+import { AUDIT_RETENTION_MS } from '../doubts.ts';
+import { STORE_FORMAT, VOID_TOKEN_MS } from '../types.ts';
 import { CLOCK, IS_LIVE, OTHER_SERVER, serverOf } from './tables.ts';
 
 /** A write that waits longer for the row of its key is refused: another transaction is writing it. */

@@ -1,8 +1,9 @@
 import type { RecordId } from '../../lib/brands.ts';
 import { messageOf } from '../../lib/files.ts';
 import { decodeHead, HEAD_BYTES } from '../codec.ts';
+import type { ResolutionCount } from '../doubts.ts';
 import type { Listed, OpenCount, Page, Register } from '../register.ts';
-import { type ResolutionCount, UnknownCursor } from '../types.ts';
+import { UnknownCursor } from '../types.ts';
 import type { Lanes } from './lanes.ts';
 import { CLOCK, IS_LIVE } from './tables.ts';
 

@@ -1,9 +1,9 @@
 import type { RecordId, Token } from '../../lib/brands.ts';
 import { systemRandom } from '../../lib/random.ts';
 import { decodeRecord } from '../codec.ts';
+import type { AuditRecord } from '../doubts.ts';
 import type { Create, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
 import {
-  type AuditRecord,
   type IdentityInUse,
   type Mode,
   StoreClosed,

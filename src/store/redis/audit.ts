@@ -1,4 +1,5 @@
-import { type AuditRecord, UnreadableRecord } from '../types.ts';
+import type { AuditRecord } from '../doubts.ts';
+import { UnreadableRecord } from '../types.ts';
 
 /** Changes with what an older gateway would misread. */
 const FORMAT = 1;

@@ -1,9 +1,9 @@
 import { randomUUID } from 'node:crypto';
 import { Cluster } from 'ioredis';
 import type { RecordId } from '../../lib/brands.ts';
+import { AUDIT_RETENTION_MS, type AuditRecord } from '../doubts.ts';
 import type { CopyProgress, CopyRegister, FoundProgress } from '../register.ts';
 import { decodeCopyProgress, encodeCopyProgress } from '../register.ts';
-import { AUDIT_RETENTION_MS, type AuditRecord } from '../types.ts';
 import { encodeAudit } from './audit.ts';
 import { mastersOf, type RedisOptions } from './client.ts';
 import { auditName, scripts } from './commands.ts';

@@ -1,8 +1,9 @@
 import type { Redis } from 'ioredis';
 import type { RecordId } from '../../lib/brands.ts';
 import { decodeHead, decodeRecord, HEAD_BYTES } from '../codec.ts';
+import type { ResolutionCount } from '../doubts.ts';
 import type { Listed, OpenCount, Page, Register, Replace, Scanned } from '../register.ts';
-import { type KeyRecord, type ResolutionCount, UnknownCursor, UnreadableRecord } from '../types.ts';
+import { type KeyRecord, UnknownCursor, UnreadableRecord } from '../types.ts';
 import { addressOf, mastersOf } from './client.ts';
 import { type Commands, idOf, leaseName, type Names, PARTITIONS, scripts, shortOf } from './commands.ts';
 

@@ -2,10 +2,9 @@ import Redlock, { type Lock } from 'redlock';
 import type { RecordId, Token } from '../../lib/brands.ts';
 import { systemRandom } from '../../lib/random.ts';
 import { decodeRecord, encodeRecord } from '../codec.ts';
+import { AUDIT_RETENTION_MS, type AuditRecord } from '../doubts.ts';
 import type { Create, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
 import {
-  AUDIT_RETENTION_MS,
-  type AuditRecord,
   type IdentityInUse,
   type Mode,
   type StoreHealth,

@@ -1,8 +1,9 @@
 import type { StatementSync } from 'node:sqlite';
 import type { RecordId } from '../../lib/brands.ts';
 import { layout } from '../codec.ts';
+import { AUDIT_RETENTION_MS } from '../doubts.ts';
 import type { Create, Replace } from '../register.ts';
-import { AUDIT_RETENTION_MS, UnreadableRecord, VISIT_LASTS_MS, VOID_TOKEN_MS } from '../types.ts';
+import { UnreadableRecord, VISIT_LASTS_MS, VOID_TOKEN_MS } from '../types.ts';
 import { ANSWERS, COMMANDS, type Value } from './batch.ts';
 import { refuseOtherFormat, SELECT_VERSION, type Tables } from './database.ts';
 import { idBytes, RECORD_COLUMNS, readSelected, rowOf, SELECT_HEAD, SELECT_IDENTITY } from './records.ts';

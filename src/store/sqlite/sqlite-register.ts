@@ -3,9 +3,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { RecordId, Token } from '../../lib/brands.ts';
 import { messageOf } from '../../lib/files.ts';
 import { systemRandom } from '../../lib/random.ts';
+import type { AuditRecord } from '../doubts.ts';
 import type { Create, Held, OpenCount, Page, Register, Replace, Reply, Seen } from '../register.ts';
 import {
-  type AuditRecord,
   type IdentityInUse,
   type Mode,
   OtherFormat,

@@ -2,14 +2,9 @@ import type { Result } from '../../../src/idempotency/call.ts';
 import { isAlive } from '../../../src/ledger/rules.ts';
 import type { Token } from '../../../src/lib/brands.ts';
 import type { Exchange } from '../../../src/lib/exchange.ts';
+import type { Resolution } from '../../../src/store/doubts.ts';
 import type { Held, Register, Reply, Seen, Write } from '../../../src/store/register.ts';
-import {
-  type Execution,
-  type KeyRecord,
-  type Resolution,
-  type Revision,
-  StoreUnavailable,
-} from '../../../src/store/types.ts';
+import { type Execution, type KeyRecord, type Revision, StoreUnavailable } from '../../../src/store/types.ts';
 import { MemoryRegister } from '../../support/memory-register.ts';
 import { RESET, responseOf } from '../backend.ts';
 import { Checker } from '../checker.ts';

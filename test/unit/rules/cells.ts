@@ -2,14 +2,9 @@
 
 import * as rules from '../../../src/ledger/rules.ts';
 import type { Fingerprint, RecordId, Token } from '../../../src/lib/brands.ts';
+import type { CountedNote } from '../../../src/store/doubts.ts';
 import type { Held } from '../../../src/store/register.ts';
-import type {
-  CountedNote,
-  Execution,
-  KeyRecord,
-  RecordDefaults,
-  StoredCompletion,
-} from '../../../src/store/types.ts';
+import type { Execution, KeyRecord, RecordDefaults, StoredCompletion } from '../../../src/store/types.ts';
 
 const bytes = (length: number, byte: number) => Buffer.alloc(length, byte);
 export const REVISION = { held: bytes(16, 1), earlier: bytes(16, 2), new: bytes(16, 3) };
