@@ -274,8 +274,8 @@ function hasOwnEnd(method: string, status: number, headers: readonly string[]): 
 }
 
 /**
- * Whether a body that ends with its connection is whole: it is one JSON object or array. A part of one is not valid JSON, while a part of
- * a number is.
+ * Whether a body that ends with its connection is whole: it is one JSON object or array. If either is cut, the rest is not valid JSON; a
+ * number that is cut can still be valid.
  */
 function isWholeJson(headers: readonly string[], body: Buffer): boolean {
   const [type = '', another] = valuesOf(headers, 'content-type');

@@ -84,7 +84,7 @@ export interface HttpServer {
 /** Creates the HTTP server for merchants. It answers malformed HTTP, and closes the connection. */
 export function createHttpServer(options: HttpServerOptions): HttpServer {
   const responses = new OpenResponses();
-  /** Returns false if the request is dropped, because a response before it closes the connection, or has closed it. */
+  /** Returns false if the request must be dropped, because an earlier response closes the connection or has closed it. */
   const accept = (req: IncomingMessage, res: ServerResponse): boolean => {
     if (!req.socket.writable || responses.willClose(req.socket)) return false;
     responses.begin(req.socket, res);

@@ -324,8 +324,8 @@ class Handlers {
 }
 
 /**
- * The header lines that carry the key, names and values in turn: as they were sent, unless another middleware has set or removed
- * the key in `req.headers`. Node joins lines that were sent twice there, and `readKey` must see each of them.
+ * The header lines that carry the key, names and values in turn. They come from `rawHeaders`, because Node joins repeated lines in
+ * `req.headers`, and `readKey` must see each one. If another middleware has set or removed the key in `req.headers`, that counts.
  */
 function keyFields({ headers, rawHeaders }: IncomingMessage, names: readonly string[]): string[] {
   return names.flatMap((name) => {

@@ -32,7 +32,7 @@ export interface Definition<T extends string = string, L extends string = string
   readonly isFine?: boolean;
   /** Upper bounds of a histogram, in the unit of the name. */
   readonly buckets?: readonly number[];
-  /** The backend's time is a part of what the histogram measures: {@link boundsAround}. */
+  /** The measured time includes the backend's, so the histogram gets bounds around the time limits: {@link boundsAround}. */
   readonly isLimited?: boolean;
 }
 

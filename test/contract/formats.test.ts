@@ -17,7 +17,7 @@ import { recordKeyOf } from './redis-damages.ts';
 import { bring, replayOf } from './states.ts';
 
 const server = await startRedis();
-// Nothing has to survive the machine.
+// These records need not survive a crash of the machine.
 const postgres = await startPostgres({ fsync: 'off' });
 
 const newPlace = (): RedisPlace => ({ kind: 'redis', url: server.url, prefix: randomUUID() });

@@ -143,7 +143,7 @@ describe('with a synchronous standby', async () => {
 
   it('that comes back while the server is asked about a write without an answer, the next write keeps its connection', async () => {
     const { place, store: witness } = await opened();
-    // Who asks which connections are busy waits for a lock, and then hears that none is: so it was between the two writes.
+    // The query for busy connections waits for a lock, and then finds all of them idle, as they were between the two writes.
     await primary.admin.query(`CREATE VIEW ${place.schema}.pg_stat_activity AS
         SELECT pid, 'idle' || pg_advisory_xact_lock_shared(7)::text AS state, xact_start, backend_xmin FROM pg_catalog.pg_stat_activity;
       CREATE ROLE asking LOGIN SUPERUSER; ALTER ROLE asking SET search_path = ${place.schema}, pg_catalog`);

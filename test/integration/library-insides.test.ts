@@ -26,7 +26,7 @@ function clientFor<C extends Redis | Cluster>(location: Parameters<typeof create
   return client as C;
 }
 
-/** A Redis that is the only node of a cluster, and answers these commands so. Returns its port, and the names of all commands. */
+/** Starts a Redis that is the only node of a cluster. `answers`: by command. Returns its port, and the names of the commands it got. */
 async function fakeCluster(answers: Record<string, string>): Promise<{ port: number; asked: string[] }> {
   const asked: string[] = [];
   const server = net.createServer((socket) => {

@@ -170,7 +170,7 @@ describe('a fault', () => {
   });
 });
 
-it('the usual faults apply to requests with a key that name no fault, and must exist', async () => {
+it('usualFaults act on requests that have a key and name no fault, and an unknown fault is refused', async () => {
   const sandbox = await openSandbox({ usualFaults: '500-after,once' });
   const headers = { ...ALPHA, 'x-service-idempotency': 'k-1' };
   const statuses: number[] = [];

@@ -125,7 +125,7 @@ export class Checker {
       key.sentMs = nowMs;
       key.lifetimes = { retentionMs, inDoubtRetentionMs };
     }
-    // After a restart, the lifetimes are those of the second gateway.
+    // A restart can write other lifetimes, those of its gateway. Only the shorter ones are sure.
     key.lifetimes.retentionMs = Math.min(key.lifetimes.retentionMs, retentionMs);
     key.lifetimes.inDoubtRetentionMs = Math.min(key.lifetimes.inDoubtRetentionMs, inDoubtRetentionMs);
     key.dispatches.push({ request, decision: undefined, wasInDoubt: false, wasRefused: false, releases: 0 });

@@ -140,8 +140,8 @@ export function draw(seed: number, mix: Mix = {}): Plan {
   const abandonAfterMs = (mix.handlers ?? dice.chance(0.15)) ? dice.pick([40_000, longest]) : undefined;
   const newGateway = (isInner: boolean): Plan['gateways'][number] => ({
     plan: {
-      // A lookup in front of another layer would ask the backend of a request that this layer may still send.
       ...{ leaseMs: dice.pick(LEASES_MS), retentionMs: more.pick(RETENTIONS_MS), releaseAfterMs },
+      // The outer layer does not look up keys: the backend may not know a request yet that the inner layer still sends.
       inDoubt: layers && !isInner && inDoubt === 'lookup' ? ('hold' as const) : inDoubt,
       inDoubtRetentionMs: more.pick([1, 1.2]) * IN_DOUBT_RETENTION_MS,
       maxConnections: dice.pick([1, 2, 8]),

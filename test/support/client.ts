@@ -19,7 +19,7 @@ export interface TestRequest {
   body?: string | Buffer;
   agent?: http.Agent;
   signal?: AbortSignal;
-  /** From which address of this machine. */
+  /** The address of this machine that the request comes from. */
   localAddress?: string;
   /** For https: the authority of the server's certificate. */
   ca?: Buffer;

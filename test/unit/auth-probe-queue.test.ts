@@ -53,7 +53,7 @@ describe('probes', () => {
     expect(begun).toEqual(['a1', 'a2', 'b1', 'c1', 'a3', 'b2', 'a4']);
   });
 
-  it('of new keys begin only maxPerSecond times a second, and go on by themselves', async () => {
+  it('of new keys begin at most maxPerSecond times a second, and need no further request to begin later', async () => {
     const { run, begun } = open({ maxProbes: 100, maxPerSecond: 10 });
     const startedAtMs = performance.now();
     for (let i = 0; i < 12; i++) void run(`n${i}`, true);

@@ -19,7 +19,7 @@ const [redisStore = '', postgresStore = ''] = [...text.matchAll(/^#store:\n(?:#.
   section.replace(/^#/gm, ''),
 );
 
-/** With the section in place of the word. */
+/** The section with `tls: false` left out, because a section `tls` follows. */
 const withTls = (section: string) => section.replace(/^ +tls: false.*\n/m, '');
 
 /** The section `auth` for keys of the backend, which is commented out. */

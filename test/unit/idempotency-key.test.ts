@@ -58,7 +58,7 @@ describe('Idempotency-Key', () => {
 });
 
 describe('x-service-idempotency', () => {
-  it.each([...bare, '"k"', '"k";a=1', '"', '""', String.raw`"\n"`])('%s is the key, as it stands', (text) => {
+  it.each([...bare, '"k"', '"k";a=1', '"', '""', String.raw`"\n"`])('%s is the key, unchanged', (text) => {
     expect(read(OURS, text)).toEqual({ kind: 'key', key: text });
   });
 

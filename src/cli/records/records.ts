@@ -68,7 +68,7 @@ async function listUpTo(limit: number, desk: Desk, inDoubt: boolean, from?: stri
     for (const record of page.records) listed.set(record.recordId, record);
     cursor = page.cursor;
   } while (cursor !== undefined && listed.size < limit);
-  // Redis lists them in the order of its hashes.
+  // Redis lists records in the order of their hashes, not of their times.
   const records = [...listed.values()].sort((a, b) => sinceOf(a) - sinceOf(b));
   return { records, ...(cursor === undefined ? {} : { cursor }) };
 }

@@ -9,7 +9,7 @@ import { type Commands, NotReplicated } from './commands.ts';
 type Failure = NodeJS.ErrnoException & { lastNodeError?: NodeJS.ErrnoException };
 
 const PROBE_MS = 1000;
-/** How often the settings of Redis are looked at again. So they are after each new connection, and with each health check. */
+/** How often the settings of Redis are read again. Each new connection and each health check read them too. */
 const INSPECT_EVERY_MS = 10_000;
 const RETRY_AFTER_MS = 100;
 

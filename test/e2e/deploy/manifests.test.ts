@@ -62,7 +62,7 @@ describe.each(['redis', 'postgres', 'sqlite'])('the manifests of the overlay %s'
       expect(volume.persistentVolumeClaim.claimName).toBe(of('PersistentVolumeClaim').metadata.name);
   });
 
-  it('give a pod more time to end than the gateway takes, which serves until nothing is sent to it', () => {
+  it('give a pod more time to end than the gateway takes, and let it serve until its readiness probe has failed', () => {
     expect(pod.terminationGracePeriodSeconds * 1000).toBeGreaterThan(shutdownWithinMs(config));
     // With one replica, another one does not start before this one has ended.
     if (overlay === 'sqlite') return;

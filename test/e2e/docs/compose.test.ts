@@ -160,7 +160,7 @@ describe('compose.yaml', () => {
       systemClock,
     );
     onTestFinished(() => opened.close());
-    // A warning would say that records can be lost.
+    // A warning would mean that Redis can lose records with these settings.
     expect(await opened.health()).toMatchObject({ ok: true, warnings: [] });
   });
 

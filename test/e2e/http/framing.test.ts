@@ -187,7 +187,7 @@ test.each([
 });
 
 describe('garbage after a request that is being answered', () => {
-  test('does not get into its answer', async () => {
+  test('puts no second response into the first one', async () => {
     const wire = await Wire.open(stack.port);
     wire.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: drip=5'));
     await wire.hears('rawHeaders');

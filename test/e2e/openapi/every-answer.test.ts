@@ -56,7 +56,7 @@ const main = await open({
 await ask('balance', main, { headers: CHARLIE });
 /** Waits for no merchant. Only for the answer that says so: a whole request can be late on a loaded machine. */
 const impatient = await open({ limits: { bodyTimeoutMs: 200, headerTimeoutMs: 400 } });
-/** Refuses what is not declared, payouts without a key, and a second request at once. */
+/** Refuses undeclared requests, payouts without a key, and a second request while one is in flight. */
 const strict = await open({
   limits: { inFlight: 1 },
   idempotency: { undeclared: 'refuse' },

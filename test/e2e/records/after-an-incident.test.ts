@@ -36,7 +36,7 @@ async function runRunbook(configFile: string, cwd: string): Promise<{ stdout: st
   return ended;
 }
 
-/** A store with keys in doubt, as gateways leave them that get no answer, and the file of its configuration. */
+/** A store with keys in doubt, as a gateway leaves them when the backend does not answer, and its configuration file. */
 async function openIncident(count: number, more: MoreConfig = {}) {
   const input = testConfig(newFolder(), 'http://127.0.0.1:1', more);
   const folder = newFolder();
