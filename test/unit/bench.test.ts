@@ -4,7 +4,7 @@ import { quietLine } from '../../bench/report.ts';
 import type { CellRun, Results } from '../../bench/results.ts';
 import type { ScalingResults } from '../../bench/scaling-results.ts';
 import { targetsOf } from '../../bench/targets.ts';
-import { NODE_FLAGS } from '../../scripts/node-flags.ts';
+import { NODE_FLAGS, NODE_OPTIONS } from '../../scripts/node-flags.ts';
 import { read } from '../support/repository.ts';
 
 describe('the plans of docs/scaling.md', () => {
@@ -47,7 +47,10 @@ describe('the plans of docs/scaling.md', () => {
 describe('the benchmark', () => {
   it('starts the gateway as the image and the scripts do', () => {
     const flags = NODE_FLAGS.join(' ');
-    expect(read('Dockerfile')).toContain(`\nENV NODE_OPTIONS="${flags}"\n`);
+    const [own, ...others] = NODE_FLAGS.toReversed();
+    expect(others).toEqual(NODE_OPTIONS.toReversed());
+    expect(read('Dockerfile')).toContain(`\nENV NODE_OPTIONS="${NODE_OPTIONS.join(' ')}"\n`);
+    expect(read('Dockerfile')).toContain(`\nENTRYPOINT ["node", "${own}", "dist/main.js"]\n`);
     const { scripts } = JSON.parse(read('package.json'));
     for (const script of [scripts.start, scripts.oncegate])
       expect(script).toMatch(`node ${flags} dist/main.js`);

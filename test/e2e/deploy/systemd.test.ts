@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { NODE_FLAGS } from '../../../scripts/node-flags.ts';
+import { NODE_FLAGS, NODE_OPTIONS } from '../../../scripts/node-flags.ts';
 import { withdraw } from '../../support/client.ts';
 import { run } from '../../support/command.ts';
 import {
@@ -64,9 +64,14 @@ it('the unit is hardened', () => {
   expect(UNIT).toMatch(/^LimitCORE=0$/m);
 });
 
+it('the unit starts Node with the flags of the benchmark', () => {
+  const [, own] = /^ExecStart=\/usr\/bin\/env node (\S+) /m.exec(UNIT) ?? [];
+  expect([...NODE_OPTIONS, own]).toEqual(NODE_FLAGS);
+});
+
 it('the unit starts a gateway in which no signal opens a debugger', async () => {
   const [, options = ''] = /^Environment=.*"NODE_OPTIONS=([^"]*)"$/m.exec(UNIT) ?? [];
-  expect(options).toContain(NODE_FLAGS.join(' '));
+  expect(options.split(' ')).toEqual(NODE_OPTIONS);
   const sandbox = await openSandbox();
   const gateway = await spawnGateway(testConfig(temporaryFolder(), sandbox.url), { NODE_OPTIONS: options });
   process.kill(gateway.pid, 'SIGUSR1');
@@ -83,7 +88,7 @@ it('the unit starts it again as often as it takes, except after a mistake in the
   const [, last] = /^RestartPreventExitStatus=(\d+)$/m.exec(UNIT) ?? [];
   const file = join(temporaryFolder(), 'gateway.yaml');
   writeFileSync(file, 'upstream: { url: "http://127.0.0.1:1" }\nlistn: {}\n');
-  const [, args = ''] = /^ExecStart=\S+ (.+)$/m.exec(UNIT) ?? [];
+  const [, args = ''] = /^ExecStart=.+\/oncegate (.+)$/m.exec(UNIT) ?? [];
   const { code } = await run(args.replace('/etc/oncegate/gateway.yaml', file).split(' '));
   expect(code).toBe(Number(last));
 });
