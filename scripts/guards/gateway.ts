@@ -14,7 +14,7 @@ export const storeWatchGuards: readonly Guard[] = [
   ],
   [
     'starts go out on a new connection before it is known that the store is the same',
-    [WATCH, 'refusal', 'store.connection === this.#compared', 'true'],
+    [WATCH, 'refusalOf', 'this.#compared.has(store.connectionOf(recordId))', 'true'],
     [IDENTITY, 'a Redis that comes back empty gets no start'],
   ],
   [

@@ -37,7 +37,7 @@ export const ledgerGuards: readonly Guard[] = [
   ],
   [
     'a start goes on with a store that is another one by then, or was emptied',
-    [LEDGER, 'start', 'this.connection !== connection', 'false'],
+    [LEDGER, 'start', 'this.connectionOf(recordId) !== connection', 'false'],
     [
       'contract/redis-lock-nodes',
       'a start that asks the lock nodes does not go on when its redis was replaced',

@@ -1,8 +1,8 @@
 import { loadConfig } from '../config/load.ts';
 import { checkNote } from '../doubts/resolution.ts';
+import { acceptStore } from '../ledger/accept-store.ts';
 import { identityFileOf } from '../ledger/identity-file.ts';
 import { openLedger, openRegister, prepareSchema } from '../ledger/open-store.ts';
-import { acceptStore } from '../ledger/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
 import { type Prepared, preparingSql } from '../store/postgres/prepare.ts';
 import { StoreUnavailable } from '../store/types.ts';

@@ -19,6 +19,7 @@ import { measured } from '../ledger/measured.ts';
 import { openLedger, openRedis } from '../ledger/open-store.ts';
 import { Outages } from '../ledger/outages.ts';
 import { StoreWatch, storeIdOf } from '../ledger/store-watch.ts';
+import type { RecordId } from '../lib/brands.ts';
 import { ClientTls } from '../lib/certificate.ts';
 import type { Clock } from '../lib/clock.ts';
 import { findClient, trustOf } from '../requests/client-address.ts';
@@ -101,7 +102,7 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   const ledger = await openLedger(config, clock, { emit, openCertificate });
   let watch: StoreWatch | undefined;
   const outages = new Outages(ledger, clock, emit);
-  const refusal = () => watch?.refusal;
+  const refusal = (recordId?: RecordId) => watch?.refusalOf(recordId);
   const store = measured(ledger, clock, emit, refusal, (startedMs) => outages.failed(startedMs));
   closing.defer(() => store.close());
   closing.defer(() => outages.close());

@@ -81,11 +81,11 @@ export class Ledger extends LedgerReader {
    */
   start(execution: Execution): Promise<StartAnswer> {
     const { recordId } = execution;
-    const { connection } = this;
+    const connection = this.connectionOf(recordId);
     execution.memory = this.#memory();
     const rule: Rule<{ kind: 'started' } | rules.Meaning> = (held, stamp) => {
       // Between two rounds: a new connection may lead to a store that has forgotten what the old one knew.
-      if (this.connection !== connection)
+      if (this.connectionOf(recordId) !== connection)
         throw new StoreUnavailable('the store was connected again', { maybeWritten: false });
       return rules.start(held, execution, this.#own, stamp);
     };

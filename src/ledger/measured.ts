@@ -26,14 +26,14 @@ const NOT_FOR_MERCHANTS: ReadonlySet<Timed> = new Set([
 /**
  * Wraps a store, and tells the result and duration of each command, and which record cannot be read.
  *
- * @param refusal why starts and restarts must not be sent to the store now, although it may take them
+ * @param refusal why starts and restarts must not be sent to the store now, although it may take them: those of one record, or all
  * @param failed called with the start of a command that the store has not answered, or has refused
  */
 export function measured(
   store: Store,
   clock: Clock,
   emit: Emit,
-  refusal: () => string | undefined = () => undefined,
+  refusal: (recordId?: RecordId) => string | undefined = () => undefined,
   failed: (startedMs: number) => void = () => {},
 ): Store {
   const timed = (method: Timed) => {
@@ -46,7 +46,7 @@ export function measured(
         const labels = { command: TIMED[method], result: isOk ? 'ok' : 'failed' } as const;
         emit('storeSeconds', labels, (clock.monotonicMs() - startedMs) / 1000);
       };
-      const why = mayBeRefused ? refusal() : undefined;
+      const why = mayBeRefused ? refusal((args[0] as { recordId: RecordId }).recordId) : undefined;
       const refused = why === undefined ? undefined : new StoreUnavailable(why, { maybeWritten: false });
       return (refused ? Promise.reject(refused) : send(...args)).then(
         (answer) => {
@@ -76,9 +76,10 @@ export function measured(
     get refusing() {
       return store.refusing ?? refusal();
     },
-    get connection() {
-      return store.connection;
+    get connections() {
+      return store.connections;
     },
+    connectionOf: (recordId) => store.connectionOf(recordId),
     onConnected: (act) => store.onConnected(act),
     idsOf: (digits) => store.idsOf(digits),
     countDoubts: (options) => store.countDoubts(options),

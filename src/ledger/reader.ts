@@ -40,9 +40,14 @@ export class LedgerReader {
     return this.register.usage;
   }
 
-  /** See {@link Register.connection}. */
-  get connection(): unknown {
-    return this.register.connection;
+  /** See {@link Register.connectionOf}. */
+  connectionOf(recordId?: RecordId): unknown {
+    return this.register.connectionOf?.(recordId);
+  }
+
+  /** See {@link Register.connections}. */
+  get connections(): readonly unknown[] {
+    return this.register.connections ?? [this.connectionOf()];
   }
 
   onConnected(act: () => void): void {

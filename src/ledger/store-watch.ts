@@ -1,8 +1,8 @@
 import { constants } from 'node:fs';
 import { access } from 'node:fs/promises';
 import { dirname } from 'node:path';
-import { type Clock, pause } from '../lib/clock.ts';
-import type { ResolutionNote } from '../store/doubts.ts';
+import type { RecordId } from '../lib/brands.ts';
+import type { Clock } from '../lib/clock.ts';
 import type { StoreOptions } from '../store/store-options.ts';
 import {
   type IdentityInUse,
@@ -18,7 +18,7 @@ import type { Store } from './ledger.ts';
 /** Less than half of `VISIT_LASTS_MS`, so that one visit may fail. */
 const VISIT_EVERY_MS = 60_000;
 /** How often a comparison that failed is tried again, and how often a refusal looks for its acceptance. */
-const LOOK_EVERY_MS = 250;
+export const LOOK_EVERY_MS = 250;
 
 export interface StoreWatchOptions {
   file: string;
@@ -41,7 +41,7 @@ interface Watched {
 /**
  * Notices that the store is another one, was emptied, or was restored from a backup: a file beside the configuration holds the
  * identity that the store had when it was last seen. Then it refuses starts, because every key that the store forgot would be paid
- * again, until an operator accepts that ({@link acceptStore}). No method throws, because a gateway without the file works as well.
+ * again, until an operator accepts that (accept-store.ts). No method throws, because a gateway without the file works as well.
  */
 export class StoreWatch {
   /** The warnings when the gateway was opened. What is found later is logged here. */
@@ -53,8 +53,8 @@ export class StoreWatch {
   #changed: Noted['changed'];
   /** The last acceptance in the file, as JSON. */
   #accepted: string | undefined;
-  /** The connection of the store on which its identity was compared. */
-  #compared: unknown = NONE;
+  /** The connections of the store on which its identity was compared. */
+  #compared: ReadonlySet<unknown> = new Set();
   #visitedAtMs = Number.NEGATIVE_INFINITY;
   #isLooking = false;
   #isOpen = false;
@@ -97,13 +97,21 @@ export class StoreWatch {
     return this.#options.refuses && this.#changed !== undefined;
   }
 
-  /** Why starts and restarts are refused now. A new connection may lead to another store, or to one that has been emptied. */
+  /** Why starts and restarts are refused now, as far as that depends on no record. */
   get refusal(): string | undefined {
+    return this.refusalOf();
+  }
+
+  /**
+   * Why starts and restarts of this record are refused now. A new connection may lead to another store, or to one that has been emptied,
+   * and in a cluster one master may have been.
+   */
+  refusalOf(recordId?: RecordId): string | undefined {
     const { refuses, store } = this.#options;
     if (!refuses) return undefined;
     if (this.#changed)
       return `${this.#changed.what} (noticed at ${this.#changed.at}): no new key is started until an operator accepts it (oncegate store accept)`;
-    return store.connection === this.#compared
+    return this.#compared.has(store.connectionOf(recordId))
       ? undefined
       : 'the store was connected again, and has not yet shown that it is the same';
   }
@@ -154,7 +162,7 @@ export class StoreWatch {
     const isDue = this.#options.clock.monotonicMs() - this.#visitedAtMs >= VISIT_EVERY_MS;
     if (this.isForgotten) await this.#writeFile();
     else if (isDue) await this.visit();
-    else if (this.refusal !== undefined) await this.#compareAgain();
+    else if (!this.#isWhole) await this.#compareAgain();
     this.#isLooking = false;
   }
 
@@ -163,7 +171,8 @@ export class StoreWatch {
     const { store, mode, clock } = this.#options;
     this.#visitedAtMs = clock.monotonicMs();
     await this.#compareAgain();
-    if (this.refusal === undefined) await this.#compare(() => store.visit(mode), 1);
+    // It writes the identity to every master, so one that may have lost it must have shown it first.
+    if (!this.isForgotten && this.#isWhole) await this.#compare(() => store.visit(mode), 1);
     await this.#writeFile();
   }
 
@@ -180,7 +189,7 @@ export class StoreWatch {
   async #compare(ask: () => Promise<IdentityInUse | undefined>, grown: 0 | 1): Promise<void> {
     const { store, mode, clock, emit } = this.#options;
     // As of the question: another answer may arrive meanwhile, and the store may get another connection.
-    const [noted, connection] = [this.#noted, store.connection];
+    const [noted, asked] = [this.#noted, store.connections];
     const failedBefore = this.#identityFailure;
     let found: IdentityInUse | undefined;
     try {
@@ -190,7 +199,7 @@ export class StoreWatch {
     } catch (error) {
       // If the store is away, its identity is compared when it is back.
       if (!(error instanceof UnreadableIdentity)) return;
-      this.#compared = connection;
+      this.#noteCompared(asked);
       this.#identityFailure = `${error.message}, ${NOT_NOTICED}`;
       if (this.#isOpen && !failedBefore) emit('attention', { warning: `store: ${this.#identityFailure}` });
       return;
@@ -206,10 +215,22 @@ export class StoreWatch {
     this.#isOtherMode = found?.otherMode ?? false;
     // The file keeps the identity of the store that is missed, so that a restart compares it too.
     if (this.isForgotten) return;
-    this.#compared = connection;
+    this.#noteCompared(asked.filter((connection) => !found?.unread?.includes(connection)));
     // A count that was only read may not have reached the replicas, and a failover would lose it.
     if (what || !this.#noted || (grown > 0 && found && found.count > this.#noted.count))
       this.#noted = found && { id: found.id, count: found.count };
+  }
+
+  /** Whether the identity was compared on each connection. Always, if no start is refused. */
+  get #isWhole(): boolean {
+    const { refuses, store } = this.#options;
+    return !refuses || store.connections.every((connection) => this.#compared.has(connection));
+  }
+
+  /** Forgets those that are closed. */
+  #noteCompared(connections: readonly unknown[]): void {
+    const compared = new Set([...this.#compared, ...connections]);
+    this.#compared = new Set(this.#options.store.connections.filter((each) => compared.has(each)));
   }
 
   async #readFile(): Promise<void> {
@@ -244,7 +265,7 @@ export class StoreWatch {
       this.#changed = there.changed;
       this.#accepted = accepted;
       // The store may have changed again since it was accepted.
-      this.#compared = NONE;
+      this.#compared = new Set();
       emit('store_accepted', there.accepted);
       return await this.#compareAgain();
     }
@@ -286,38 +307,8 @@ export async function storeIdOf(
   return () => id;
 }
 
-/** Different from every connection. */
-const NONE = Symbol('none');
-
-/**
- * Accepts a store that forgot keys, so that its gateways start new keys again.
- *
- * @returns what was accepted, if there was something to accept
- * @throws {Error} if the file cannot be read or written
- */
-export async function acceptStore(
-  { file, store, mode, clock }: Pick<StoreWatchOptions, 'file' | 'store' | 'mode' | 'clock'>,
-  { by, reason }: ResolutionNote,
-): Promise<string | undefined> {
-  const noted = await readNoted(file);
-  const found = await store.readIdentity(mode);
-  const what = noted.changed?.what ?? differenceOf(noted.mark, found, 0);
-  if (what === undefined) return undefined;
-  // An emptied store gets its identity now, so that one that is emptied after this is not accepted.
-  const { id, count } = found ?? (await store.visit(mode));
-  const at = new Date(clock.wallMs()).toISOString();
-  const accepted = { at, by, reason, what };
-  for (;;) {
-    await writeNoted(file, { mark: { id, count }, seenAt: at, accepted });
-    // A gateway that was about to note its refusal has written over it.
-    await pause(clock, 2 * LOOK_EVERY_MS);
-    const there = await readNoted(file);
-    if (there.accepted?.at === at) return what;
-  }
-}
-
 /** How the store differs from the one that was seen before, unless it may be the same. */
-function differenceOf(
+export function differenceOf(
   noted: StoreIdentity,
   found: StoreIdentity | undefined,
   grown: 0 | 1,

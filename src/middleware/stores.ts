@@ -7,6 +7,7 @@ import { measured } from '../ledger/measured.ts';
 import { openStore, type StoreTools } from '../ledger/open-store.ts';
 import { Outages } from '../ledger/outages.ts';
 import { StoreWatch, storeIdOf } from '../ledger/store-watch.ts';
+import type { RecordId } from '../lib/brands.ts';
 import { systemClock } from '../lib/clock.ts';
 import type { ApplicationDatabase } from '../store/sqlite/application-register.ts';
 import { lockOptions, storeOptions } from '../store/store-options.ts';
@@ -203,7 +204,7 @@ export class OpenedStore implements IdempotencyStore {
 
   /** The store for one `idempotency`, which counts and logs what it asks for. */
   measured(emit: Emit): Store {
-    const refusal = () => this.watch?.refusal;
+    const refusal = (recordId?: RecordId) => this.watch?.refusalOf(recordId);
     return measured(this.store, systemClock, emit, refusal, (startedMs) => this.#outages.failed(startedMs));
   }
 

@@ -102,8 +102,13 @@ export interface Register {
   readonly usage?: StoreUsage | undefined;
   /** Why creates are refused now, as far as the register knows without a command. */
   readonly refusing?: string | undefined;
-  /** Identifies the connection to the server, if there is one. Changes before anything can be sent on a new connection. */
-  readonly connection?: unknown;
+  /**
+   * Identifies the connection to the server that holds this record, or, without an id, the store's identity. Changes before anything can
+   * be sent on a new connection. Only for a register on servers.
+   */
+  connectionOf?(id?: RecordId): unknown;
+  /** The connections to all its servers, and what stands for that to one which is away. Default: the one of {@link connectionOf} */
+  readonly connections?: readonly unknown[];
   /** Calls `act` each time when a new connection can be used. */
   onConnected?(act: () => void): void;
   /**

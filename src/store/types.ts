@@ -194,6 +194,8 @@ export interface StoreIdentity {
 export interface IdentityInUse extends StoreIdentity {
   /** A gateway in the other mode has used the store within {@link VISIT_LASTS_MS}. */
   otherMode: boolean;
+  /** The connections to servers that did not show whether they have it. Default: none */
+  unread?: readonly unknown[];
 }
 
 /** `idempotency.mode`. */

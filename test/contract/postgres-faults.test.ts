@@ -429,28 +429,28 @@ describe('a schema that is made again under a gateway', () => {
     const place = await newSchema(server);
     const store = await storeForTest(place);
     const completed = await bring(store, 'completed');
-    const before = store.connection;
+    const before = store.connectionOf();
     await server.admin.query(`DROP SCHEMA ${place.schema} CASCADE; ${schemaSql(place.schema)}`);
     await expect(store.start(duplicateOf(completed))).rejects.toMatchObject({
       message: expect.stringContaining('another server'),
       maybeWritten: false,
     });
     expect(await statesIn(place)).toEqual([]);
-    await until(() => store.connection !== before);
+    await until(() => store.connectionOf() !== before);
   });
 
   it('is another store, which the connection shows', async () => {
     const place = await newSchema(server);
     const register = await openCopyRegister(place);
     onTestFinished(() => register.close());
-    const before = register.register.connection;
+    const before = register.register.connectionOf?.();
     await server.admin.query(`DROP SCHEMA ${place.schema} CASCADE`);
     const store = await openStore(place).catch((error: unknown) => error);
     expect(store).toMatchObject({ message: expect.stringContaining('run oncegate store prepare') });
     await server.admin.query(schemaSql(place.schema));
     const again = await openCopyRegister(place);
     onTestFinished(() => again.close());
-    expect(again.register.connection).not.toBe(before);
+    expect(again.register.connectionOf?.()).not.toBe(before);
   });
 });
 

@@ -1,6 +1,7 @@
 import { afterAll, describe, expect, it, onTestFinished } from 'vitest';
+import { acceptStore } from '../../src/ledger/accept-store.ts';
 import type { Store } from '../../src/ledger/ledger.ts';
-import { acceptStore, StoreWatch } from '../../src/ledger/store-watch.ts';
+import { StoreWatch } from '../../src/ledger/store-watch.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { type Execution, StoreUnavailable } from '../../src/store/types.ts';
 import { emitTo } from '../support/emit.ts';

@@ -267,11 +267,11 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     const last = clusterNodes(topology).at(-1);
     const newHere = () => newOn((request) => slotOf(request) > 2 * SLOTS_OF_FIRST);
     expect(await store.start(newHere())).toEqual({ kind: 'started' });
-    const { connection } = store;
+    const connection = store.connectionOf();
     await last?.multi().flushall().call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes').exec();
     // As gateways do, whose watch of the store compares each new connection first.
     const starts: Promise<string>[] = [];
-    while (store.connection === connection) {
+    while (store.connectionOf() === connection) {
       starts.push(store.start(newHere()).then(({ kind }) => kind, String));
       await new Promise((resolve) => setImmediate(resolve));
     }
@@ -458,14 +458,14 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     expect(held).toBeGreaterThan(0);
     expect(held).toBeLessThan(completed.length);
     // Each start on the dead master makes ioredis connect to it. The others have the connection that was compared with the identity.
-    const { connection } = store;
+    const connection = store.connectionOf();
     for (let round = 0; round < 10; round++) {
       const asked = Array.from({ length: 10 }, () => newRequest());
       const kinds = await Promise.all(asked.map((one) => store.start(one).then(({ kind }) => kind, String)));
       const away = kinds.filter((_, at) => isOnFirst(asked[at] as Execution));
       expect(away).not.toContain('started');
       expect(kinds.filter((kind) => kind === 'started')).toHaveLength(kinds.length - away.length);
-      expect(store.connection).toBe(connection);
+      expect(store.connectionOf()).toBe(connection);
     }
     await killed.heal();
     await until(async () => (await replays()) === completed.length);

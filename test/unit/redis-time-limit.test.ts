@@ -43,7 +43,7 @@ it('a write that waited for another one is not sent on a new connection, which m
     ...{ status: 'ready', stream: {}, wait: () => acknowledged },
     sendCommand: async (command: unknown) => void sent.push(command),
   });
-  const commands = new Commands(client, 1, 1000, 'key');
+  const commands = new Commands(client, 1, 1000, ['key']);
   const read = () => 'written';
   const write = () => commands.write(scripts.create, ['key'], [], read, () => 'nothing');
   await write();

@@ -59,7 +59,7 @@ export class PostgresCopyRegister implements CopyRegister {
   }
 
   async servers(): Promise<string> {
-    return String(this.register.connection);
+    return String(this.register.connectionOf());
   }
 
   async *scan() {

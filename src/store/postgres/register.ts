@@ -64,7 +64,7 @@ export class PostgresRegister implements Register {
     return this.lanes.isConnected ? undefined : 'postgres: not connected';
   }
 
-  get connection(): unknown {
+  connectionOf(): unknown {
     return this.lanes.server;
   }
 

@@ -73,27 +73,31 @@ export class Commands {
   readonly #pending: ((replicated: Promise<boolean>) => void)[] = [];
   /** The end of the batch before it. */
   #sent: Promise<void> = Promise.resolve();
-  readonly #slot: number;
-  /** Stands for the connection while there is none. Replaced while there is one, so that each connection changes the value. */
-  #none = {};
+  readonly #partitions: readonly string[];
+  /** The slots of the partitions that were asked for. */
+  readonly #slots: number[] = [];
+  /** Stand for the connections to masters, by address, while there is none. Each is replaced, so that each connection changes the value. */
+  readonly #none = new Map<string, object>();
 
-  /** @param watched a key on the master whose connection is watched */
-  constructor(client: RedisClient, replicas: number, timeoutMs: number, watched: string) {
+  /** @param partitions what the names of each begin with */
+  constructor(client: RedisClient, replicas: number, timeoutMs: number, partitions: readonly string[]) {
     this.client = client;
-    this.#slot = new Command('get', [watched]).getSlot();
+    this.#partitions = partitions;
     this.waits = replicas > 0;
     this.#replicas = replicas;
     this.#waitMs = Math.max(1, Math.floor(timeoutMs / 4));
   }
 
-  /** The connection to Redis. In a cluster that to the master with the store's identity; it is new for each. */
-  get connection(): unknown {
+  /** The connection to Redis. In a cluster that to the master of a partition, by default the one with the store's identity. */
+  connectionOf(partition = 0): unknown {
     const { client } = this;
     if (client instanceof Redis) return client.stream;
-    const address = client.slots[this.#slot]?.[0];
+    this.#slots[partition] ??= new Command('get', [this.#partitions[partition] as string]).getSlot();
+    const address = client.slots[this.#slots[partition]]?.[0] ?? '';
     const node = client.nodes('master').find((each) => addressOf(each) === address);
-    if (node) this.#none = {};
-    return node ?? this.#none;
+    if (!node && !this.#none.has(address)) this.#none.set(address, {});
+    if (node) this.#none.delete(address);
+    return node ?? this.#none.get(address);
   }
 
   /** Runs a script whose effect no replica needs to acknowledge. Rejects with {@link StoreUnavailable}. */
@@ -144,11 +148,11 @@ export class Commands {
   }
 
   #enqueue<R>(send: () => Promise<R>): Promise<Written<R>> {
-    const { connection } = this;
+    const connection = this.connectionOf();
     return new Promise((resolve, reject) => {
       const begun = this.#pending.push((replicated) => {
         // A new connection may lead to a Redis that has forgotten what the old one knew.
-        const isOther = connection !== this.connection;
+        const isOther = connection !== this.connectionOf();
         const refusal = this.#refusal() ?? (isOther ? refused('connected again') : undefined);
         if (refusal) reject(refusal);
         else send().then((reply) => resolve({ reply, replicated }), reject);

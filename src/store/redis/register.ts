@@ -14,7 +14,7 @@ import {
   VOID_TOKEN_MS,
 } from '../types.ts';
 import { decodeAudit, encodeAudit } from './audit.ts';
-import { connect, createClient, type RedisClient, type RedisOptions } from './client.ts';
+import { connect, createClient, mastersOf, type RedisClient, type RedisOptions } from './client.ts';
 import {
   auditName,
   Commands,
@@ -57,8 +57,8 @@ export class RedisRegister implements Register {
   readonly #isCluster: boolean;
   readonly commands: Commands;
   readonly names: Names;
-  /** What the names begin with in the partitions that have identities and get probes. The first one has the store's identity. */
-  readonly #watched: readonly string[];
+  /** The partitions that have identities and get probes. The first one has the store's identity. */
+  readonly #watched: readonly number[];
   readonly #health: RedisHealth;
   readonly #redlock: Redlock;
   /** The leases of the executions that were renewed, by token. `lock` is missing while the lease is being taken. */
@@ -97,10 +97,11 @@ export class RedisRegister implements Register {
     this.#isCluster = location.cluster !== undefined;
     this.names = new Names(prefix);
     const every = PARTITIONS / (this.#isCluster ? WATCHED_OF_CLUSTER : 1);
-    this.#watched = this.names.partitions.filter((_, number) => number % every === 0);
-    this.commands = new Commands(this.#client, replicas, timeoutMs, this.#watched[0] as string);
+    this.#watched = [...this.names.partitions.keys()].filter((number) => number % every === 0);
+    this.commands = new Commands(this.#client, replicas, timeoutMs, this.names.partitions);
     this.replicates = this.commands.waits;
-    this.#health = new RedisHealth(this.commands, this.#watched, options);
+    const starts = this.#watched.map((partition) => this.names.partitions[partition] as string);
+    this.#health = new RedisHealth(this.commands, starts, options);
     // One attempt each: its retries can return a lock that has expired.
     this.#redlock = new Redlock(lockNodes.length > 0 ? this.#lockClients : [this.#client], { retryCount: 0 });
     if (lockNodes.length > 0) this.isLeased = (id) => this.#isLeasedOnNodes(id);
@@ -110,8 +111,14 @@ export class RedisRegister implements Register {
     return this.#client.status === 'ready' ? this.#health.refusal : 'redis: not connected';
   }
 
-  get connection(): unknown {
-    return this.commands.connection;
+  connectionOf(id = ''): unknown {
+    return this.commands.connectionOf(this.names.partitionOf(id));
+  }
+
+  /** The masters of a cluster that hold no watched partition are among them too. */
+  get connections(): readonly unknown[] {
+    const watched = this.#watched.map((partition) => this.commands.connectionOf(partition));
+    return [...new Set(this.#isCluster ? [...watched, ...mastersOf(this.#client)] : watched)];
   }
 
   onConnected(act: () => void): void {
@@ -248,36 +255,44 @@ export class RedisRegister implements Register {
     return (await this.commands.call(() => this.#client.lrange(key, 0, -1))).map(decodeAudit);
   }
 
-  /** In a cluster there is no identity if any master has lost its copy. A master that is away is checked when it is back. */
+  /** In a cluster there is no identity if any master has lost its copy. One that is away, or was not connected, is `unread`. */
   async readIdentity(mode: Mode): Promise<IdentityInUse | undefined> {
     const [main, , other] = this.#identityKeys(mode);
+    const unread = new Set<unknown>();
+    const readCopy = async (partition: number) => {
+      const connection = this.commands.connectionOf(partition);
+      const id = await this.#client.get(this.#identityIn(partition)).catch(() => undefined);
+      if (id === undefined || this.commands.connectionOf(partition) !== connection) unread.add(connection);
+      return id;
+    };
     const [text, isUsed, ...ids] = await this.commands.call(() =>
       Promise.all([
         this.#client.get(main),
         this.#client.exists(other),
-        ...this.#otherIdentities.map((key) => this.#client.get(key).catch(() => undefined)),
+        ...this.#watched.slice(1).map(readCopy),
       ]),
     );
     const identity = text === null ? undefined : identityIn(`${text} ${isUsed}`);
-    return ids.every((id) => id === undefined || id === identity?.id) ? identity : undefined;
+    if (!identity || ids.some((id) => id !== undefined && id !== identity.id)) return undefined;
+    return unread.size > 0 ? { ...identity, unread: [...unread] } : identity;
   }
 
   async visit(mode: Mode): Promise<IdentityInUse> {
     const args = [systemRandom.token().toString('hex'), VISIT_LASTS_MS];
     const identity = await this.commands.write(scripts.visit, this.#identityKeys(mode), args, identityIn);
-    const copies = this.#otherIdentities.map((key) => () => this.#client.set(key, identity.id));
-    await Promise.all(copies.map((copy) => this.commands.call(copy)));
+    const others = this.#watched.slice(1).map((partition) => this.#identityIn(partition));
+    await Promise.all(others.map((key) => this.commands.call(() => this.#client.set(key, identity.id))));
     return identity;
   }
 
   #identityKeys(mode: Mode): [identity: string, own: string, other: string] {
-    const main = `${this.#watched[0]}mark`;
+    const main = this.#identityIn(0);
     return [main, `${main}:${mode}`, `${main}:${mode === 'protect' ? 'observe' : 'protect'}`];
   }
 
-  /** The keys that repeat the store's identity on the other masters of a cluster. */
-  get #otherIdentities(): string[] {
-    return this.#watched.slice(1).map((start) => `${start}mark`);
+  /** The key of the store's identity, or the one that repeats its id on another master of a cluster. */
+  #identityIn(partition: number): string {
+    return `${this.names.partitions[partition]}mark`;
   }
 
   health(): Promise<StoreHealth> {

@@ -12,8 +12,9 @@ import {
 import { join } from 'node:path';
 import { pino } from 'pino';
 import { expect, it } from 'vitest';
+import { acceptStore } from '../../../src/ledger/accept-store.ts';
 import { measured } from '../../../src/ledger/measured.ts';
-import { acceptStore, StoreWatch } from '../../../src/ledger/store-watch.ts';
+import { StoreWatch } from '../../../src/ledger/store-watch.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
 import { VISIT_LASTS_MS } from '../../../src/store/types.ts';
 import { Events } from '../../../src/telemetry/emit.ts';

@@ -1,0 +1,31 @@
+import { pause } from '../lib/clock.ts';
+import type { ResolutionNote } from '../store/doubts.ts';
+import { readNoted, writeNoted } from './identity-file.ts';
+import { differenceOf, LOOK_EVERY_MS, type StoreWatchOptions } from './store-watch.ts';
+
+/**
+ * Accepts a store that forgot keys, so that its gateways start new keys again.
+ *
+ * @returns what was accepted, if there was something to accept
+ * @throws {Error} if the file cannot be read or written
+ */
+export async function acceptStore(
+  { file, store, mode, clock }: Pick<StoreWatchOptions, 'file' | 'store' | 'mode' | 'clock'>,
+  { by, reason }: ResolutionNote,
+): Promise<string | undefined> {
+  const noted = await readNoted(file);
+  const found = await store.readIdentity(mode);
+  const what = noted.changed?.what ?? differenceOf(noted.mark, found, 0);
+  if (what === undefined) return undefined;
+  // An emptied store gets its identity now, so that one that is emptied after this is not accepted.
+  const { id, count } = found ?? (await store.visit(mode));
+  const at = new Date(clock.wallMs()).toISOString();
+  const accepted = { at, by, reason, what };
+  for (;;) {
+    await writeNoted(file, { mark: { id, count }, seenAt: at, accepted });
+    // A gateway that was about to note its refusal has written over it.
+    await pause(clock, 2 * LOOK_EVERY_MS);
+    const there = await readNoted(file);
+    if (there.accepted?.at === at) return what;
+  }
+}
