@@ -16,6 +16,7 @@ import { type RedisServer, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest } from '../support/requests.ts';
 import { storeFolder } from '../support/sqlite-files.ts';
 import { until } from '../support/until.ts';
+import { bring } from './states.ts';
 
 const MASTERS = 3;
 const SLOTS_OF_ONE = 16_384 / MASTERS;
@@ -43,8 +44,7 @@ beforeAll(async () => {
   await joinCluster(servers);
 });
 
-/** The store and the watch of a gateway on the cluster. */
-async function opened() {
+async function openedStore() {
   const redis = await openRedisStore({
     ...{
       gatewayId: 'gateway-1',
@@ -55,6 +55,12 @@ async function opened() {
     ...{ clock: systemClock, timeoutMs: 2000, connectTimeoutMs: 10_000, lifetimes: LONG },
   });
   onTestFinished(() => redis.close());
+  return redis;
+}
+
+/** The store and the watch of a gateway on the cluster. */
+async function opened() {
+  const redis = await openedStore();
   const store: Store = measured(redis, systemClock, emitTo({}), (recordId) => watch.refusalOf(recordId));
   const watch = await StoreWatch.open({
     ...{ file: join(storeFolder(), 'identity.json'), store, mode: 'protect', refuses: true },
@@ -66,18 +72,41 @@ async function opened() {
   return { store, watch };
 }
 
+const startsAgain = (store: Store) =>
+  until(
+    async () => (await store.start(newOn(NUMBER)).catch(() => undefined))?.kind === 'started',
+    BACK_WITHIN_MS,
+  );
+
 describe('a gateway on a cluster, one of whose masters was restarted', () => {
   it('with its records, starts keys there again', async () => {
     const { store, watch } = await opened();
     const started = newOn(NUMBER);
     expect(await store.start(started)).toEqual({ kind: 'started' });
     await servers[NUMBER]?.restart();
-    await until(
-      async () => (await store.start(newOn(NUMBER)).catch(() => undefined))?.kind === 'started',
-      BACK_WITHIN_MS,
-    );
+    await startsAgain(store);
     expect(await store.start(duplicateOf(started))).toEqual({ kind: 'in_flight' });
     expect(watch.warnings).toEqual([]);
+  });
+
+  it('says while it is away that it cannot tell which records there are, and not that there is none', async () => {
+    const { store } = await opened();
+    const { recordId } = await bring(store, 'completed', newOn(NUMBER));
+    expect(await store.idsOf(recordId.slice(0, 12))).toEqual([recordId]);
+    const unwatched = await openedStore();
+    await servers[NUMBER]?.kill();
+    const answers = new Set<string>();
+    for (let rounds = 0; rounds < 10; rounds++)
+      for (const one of [store, unwatched]) {
+        await sleep(10);
+        const found = await one.idsOf(recordId.slice(0, 12)).then(String, String);
+        const listed = await one.list({ inDoubt: false, limit: 1000 }).then(() => 'a page', String);
+        for (const each of [found, listed]) answers.add(each);
+      }
+    await servers[NUMBER]?.restart();
+    expect([...answers].filter((answer) => !answer.startsWith('StoreUnavailable'))).toEqual([]);
+    await startsAgain(store);
+    expect(await unwatched.idsOf(recordId.slice(0, 12))).toEqual([recordId]);
   });
 
   it('without its records, starts no key there, although the cluster was down when it was connected again', async () => {

@@ -5,9 +5,9 @@ import { AUDIT_RETENTION_MS, type AuditRecord } from '../doubts.ts';
 import type { CopyProgress, CopyRegister, FoundProgress } from '../register.ts';
 import { decodeCopyProgress, encodeCopyProgress } from '../register.ts';
 import { encodeAudit } from './audit.ts';
-import { mastersOf, type RedisOptions } from './client.ts';
+import type { RedisOptions } from './client.ts';
 import { auditName, scripts } from './commands.ts';
-import { scanAll } from './operators.ts';
+import { allMasters, scanAll } from './operators.ts';
 import { RedisRegister } from './register.ts';
 
 const KEYS_PER_SCAN = 1000;
@@ -52,7 +52,7 @@ export class RedisCopyRegister implements CopyRegister {
 
   async servers(): Promise<string> {
     const { commands } = this.register;
-    const servers = mastersOf(commands.client).map(async (node) => {
+    const servers = (await allMasters(this.register)).map(async (node) => {
       const [, runId] = /^run_id:(\w+)/m.exec(await node.info('server')) ?? [];
       const nodes = commands.client instanceof Cluster ? await node.cluster('NODES') : '';
       const [own = ''] = /^.*\bmyself\b.*$/m.exec(String(nodes)) ?? [];

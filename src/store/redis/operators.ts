@@ -1,9 +1,9 @@
-import type { Redis } from 'ioredis';
+import { Redis } from 'ioredis';
 import type { RecordId } from '../../lib/brands.ts';
 import { decodeHead, decodeRecord, HEAD_BYTES } from '../codec.ts';
 import type { ResolutionCount } from '../doubts.ts';
 import type { Listed, OpenCount, Page, Register, Replace, Scanned } from '../register.ts';
-import { type KeyRecord, UnknownCursor, UnreadableRecord } from '../types.ts';
+import { type KeyRecord, StoreUnavailable, UnknownCursor, UnreadableRecord } from '../types.ts';
 import { addressOf, mastersOf } from './client.ts';
 import { type Commands, idOf, leaseName, type Names, PARTITIONS, scripts, shortOf } from './commands.ts';
 
@@ -130,7 +130,7 @@ async function listedOf(register: Records, id: RecordId): Promise<Listed | undef
 
 /** All records, by SCAN, one master after the other. The cursor: address, SCAN's own cursor, ids that did not fit into the page. */
 async function scanRecords(register: Records, limit: number, cursor?: string): Promise<Page> {
-  const masters = new Map(mastersOf(register.commands.client).map((node) => [addressOf(node), node]));
+  const masters = new Map((await allMasters(register)).map((node) => [addressOf(node), node]));
   const addresses = [...masters.keys()].toSorted();
   const first = Buffer.from(`${addresses[0]} 0`).toString('base64url');
   const words = Buffer.from(cursor ?? first, 'base64url')
@@ -178,13 +178,33 @@ export async function idsOf(register: Records, digits: string): Promise<RecordId
   return [...found];
 }
 
+/**
+ * The client itself, or the masters of a cluster. ioredis drops one whose connection has ended, and its records must not be taken for absent.
+ *
+ * @throws {StoreUnavailable} one that has records may be away
+ */
+export async function allMasters({ commands, names }: Omit<Records, 'isLeased'>): Promise<Redis[]> {
+  const { client } = commands;
+  if (client instanceof Redis) return [client];
+  const connected = new Set(mastersOf(client).map(addressOf));
+  const addresses = new Set(client.slots.map((nodes) => nodes?.[0]));
+  if ([...addresses].every((address) => address !== undefined && connected.has(address)))
+    return mastersOf(client);
+  const away = () => names.partitions.filter((_, at) => !(commands.connectionOf(at) instanceof Redis));
+  // A command connects to its master, or fails.
+  await Promise.all(away().map((start) => commands.call(() => client.exists(`${start}open`))));
+  if (away().length > 0)
+    throw new StoreUnavailable('redis: a master is not connected', { maybeWritten: false });
+  return mastersOf(client);
+}
+
 /** All records and audit trails on all masters. */
 export async function* scanAll(
   register: Records,
   keysAtOnce: number,
   pattern = register.names.pattern,
 ): AsyncGenerator<Scanned[]> {
-  for (const node of mastersOf(register.commands.client))
+  for (const node of await allMasters(register))
     for (let cursor = '', found: Scanned[]; cursor !== '0'; ) {
       [cursor, found] = await scanOnce(register, node, cursor || '0', keysAtOnce, pattern);
       yield found;
