@@ -77,9 +77,12 @@ const SET_BY_GATEWAY = new Set([
 /** Fields of proxies. Only a trusted proxy is believed: anyone else could pose as another client. */
 const OF_PROXIES = /^x-forwarded-/;
 
+/** Fields that the gateway sets itself only for some requests, or under some options. */
+const SOMETIMES_SET = new Set(['authorization', 'accept-encoding', 'traceparent', 'tracestate']);
+
 /** Whether the backend may get this field of a merchant otherwise than it was sent, or not at all. `name`: in lower case. */
 export const isOfGateway = (name: string): boolean =>
-  SET_BY_GATEWAY.has(name) || HOP_BY_HOP.has(name) || OF_PROXIES.test(name) || name === 'authorization';
+  SET_BY_GATEWAY.has(name) || HOP_BY_HOP.has(name) || OF_PROXIES.test(name) || SOMETIMES_SET.has(name);
 
 /** Other names are dropped: a CGI backend reads X_Merchant_Code and X.Merchant.Code as X-Merchant-Code, so a client could forge it. */
 const UNAMBIGUOUS = /^[a-z0-9-]+$/;

@@ -12,6 +12,7 @@ import {
   matchOptions,
   publicPathOptions,
 } from '../requests/match-options.ts';
+import { OVERRIDES } from '../requests/operations.ts';
 import { operationsOpenedBy } from '../requests/public-paths.ts';
 import { isSafe } from '../requests/target.ts';
 import { lockOptions, storeOptions } from '../store/store-options.ts';
@@ -207,23 +208,14 @@ export function* contradictions({
   }
 }
 
-/**
- * A backend cannot recognise a key that it gets otherwise than it was sent, and a secret key must not be stored as one. CGI cannot tell a
- * kept name with underscores from the one with dashes, so a client could forge what that one says.
- */
+/** CGI cannot tell a kept name with underscores from the one with dashes, so a client could forge what that one says. */
 function* headerMistakes(
   keyHeaders: readonly string[],
   kept: readonly string[],
 ): Generator<[(string | number)[], string]> {
-  for (const [i, name] of keyHeaders.entries())
-    if (isOfGateway(name))
-      yield [
-        ['idempotency', 'headers', i],
-        'cannot carry a key, because the backend may not get this header as it was sent',
-      ];
   for (const [i, name] of kept.entries()) {
     const dashed = name.replaceAll('_', '-');
-    if (name !== dashed && (isOfGateway(dashed) || keyHeaders.includes(dashed)))
+    if (name !== dashed && (isOfGateway(dashed) || [...OVERRIDES, ...keyHeaders].includes(dashed)))
       yield [
         ['headers', 'keepUnderscore', i],
         `could forge ${dashed}: a CGI backend reads both as one header`,

@@ -1,8 +1,15 @@
 import * as z from 'zod';
+import { isOfGateway } from '../backend/headers.ts';
 import { DEFAULT_LAYERS, LAYER, LAYER_RULE } from '../ledger/record-id.ts';
 import { headerName, headerValue, wholeNumber } from '../requests/common-options.ts';
 
 export const layerName = z.string().regex(LAYER, LAYER_RULE);
+
+/** A backend cannot recognise a key that it gets otherwise than it was sent, and a secret key must not be stored as one. */
+const keyHeader = headerName.refine(
+  (name) => !isOfGateway(name),
+  'cannot carry a key, because the backend may not get this header as it was sent',
+);
 
 /** Section `idempotency`. */
 export const idempotencyOptions = z.strictObject({
@@ -17,7 +24,7 @@ export const idempotencyOptions = z.strictObject({
    */
   layer: layerName.default(DEFAULT_LAYERS.gateway),
   /** Headers that carry the key. The first that is present decides. In idempotency-key a quoted string is read as a structured field. */
-  headers: z.array(headerName).min(1).default(['x-service-idempotency', 'idempotency-key']),
+  headers: z.array(keyHeader).min(1).default(['x-service-idempotency', 'idempotency-key']),
   /**
    * What happens to requests on paths that no operation declares. protect: a request with a key is executed once, as
    * operation `undeclared`. pass: requests are streamed, and a key is ignored. refuse: 404.

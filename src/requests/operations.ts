@@ -70,7 +70,7 @@ export interface HeadMatch {
 }
 
 /** Headers with which frameworks and servers replace the method or the path of the request line. */
-const OVERRIDES = [
+export const OVERRIDES: readonly string[] = [
   'x-http-method-override',
   'x-http-method',
   'x-method-override',

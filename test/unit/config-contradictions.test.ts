@@ -51,18 +51,20 @@ describe('a configuration is refused', () => {
       ['auth: { forward: replace }', /^auth\.replaceWith: /],
       ['auth: { replaceWith: "Bearer b" }', /^auth\.replaceWith: /],
       ['auth: { forward: strip, replaceWith: b }', /^auth\.replaceWith: /],
-      ...['x-request-id', 'authorization', 'x-forwarded-for', 'connection', 'x-merchant-code'].map(
-        (name): [string, RegExp] => [
-          `idempotency: { headers: [idempotency-key, ${name}] }`,
-          /^idempotency\.headers\[1\]: .*cannot carry a key/,
-        ],
-      ),
-      ...['x_merchant_code', 'x_merchant-code', 'x_request_id', 'x_service_idempotency', 'x_real_ip'].map(
-        (name): [string, RegExp] => [
-          `headers: { keepUnderscore: [api_version, ${name}] }`,
-          /^headers\.keepUnderscore\[1\]: .*could forge x-/,
-        ],
-      ),
+      ...[
+        ...['x-request-id', 'authorization', 'x-forwarded-for', 'connection', 'x-merchant-code'],
+        ...['accept-encoding', 'traceparent'],
+      ].map((name): [string, RegExp] => [
+        `idempotency: { headers: [idempotency-key, ${name}] }`,
+        /^idempotency\.headers\[1\]: .*cannot carry a key/,
+      ]),
+      ...[
+        ...['x_merchant_code', 'x_merchant-code', 'x_request_id', 'x_service_idempotency', 'x_real_ip'],
+        ...['x_http_method_override', 'x_rewrite_url'],
+      ].map((name): [string, RegExp] => [
+        `headers: { keepUnderscore: [api_version, ${name}] }`,
+        /^headers\.keepUnderscore\[1\]: .*could forge x-/,
+      ]),
       [report('[GET, HEAD]'), /^operations\[0\]\.idempotency\.key: .*has no effect/],
       // The other option is at its default.
       ['lock: { leaseMs: 1500 }', /^upstream\.connectTimeoutMs: must be less than lock\.leaseMs \(1500\)$/],

@@ -223,6 +223,10 @@ describe('createGateway()', () => {
       ],
       [() => idempotency({ store, metrics }), 'the result of createMetrics'],
       [() => idempotency({ store, waitMs: -1 }), 'idempotency: waitMs:'],
+      ...['x-request-id', 'authorization'].map((name): [() => unknown, string] => [
+        () => idempotency({ store, headers: ['idempotency-key', name] }),
+        'idempotency: headers[1]: ',
+      ]),
       [() => forward({ upstream: 'nowhere' }), 'forward: upstream:'],
       [() => forward({ upstream: 'http://a', authorization: 'replace' }), 'forward: replaceWith:'],
       [() => forward({ upstream: 'http://a', replaceWith: 'Bearer a' }), 'forward: replaceWith:'],
