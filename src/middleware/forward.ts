@@ -25,7 +25,7 @@ import { findClientInExpress } from '../requests/client-address.ts';
 import { wholeNumber } from '../requests/common-options.ts';
 import { HOPS } from '../requests/fields.ts';
 import { newRequestId } from '../telemetry/request-log.ts';
-import { executionOf, type HandlerRequest } from './handler-request.ts';
+import { executionOf, fieldsWithKey, type HandlerRequest } from './handler-request.ts';
 import { bodyOf, type ParsedRequest } from './parsed-body.ts';
 import { writeResponse } from './respond.ts';
 
@@ -186,12 +186,14 @@ function headersMaker({ authorization, replaceWith }: z.infer<typeof forwardOpti
   return (req: Request, requestId: string): string[] => {
     // `idempotency` asks for no merchant if there is no key.
     const merchantCode = findContext(req)?.merchant?.code || req.merchant?.code || '';
-    const fields = forwardedHeaders(req.rawHeaders, {
+    const names = executionOf(req)?.keyHeaders ?? keyHeaders;
+    // A backend that knows retries by the key must get the one that the record has.
+    const fields = forwardedHeaders(fieldsWithKey(req, names), {
       requestId,
       merchantCode,
       client: findClientInExpress(req),
       authorization: keep,
-      keyHeaders: executionOf(req)?.keyHeaders ?? keyHeaders,
+      keyHeaders: names,
       keepUnderscore: [],
       unencoded: true,
       hops: req.headers[HOPS] as string | undefined,

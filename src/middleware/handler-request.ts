@@ -4,6 +4,7 @@ import type { IncomingMessage } from 'node:http';
 import type { Request as ExpressRequest } from 'express';
 import { contextOf, type Merchant } from '../lib/context.ts';
 import type { Exchange } from '../lib/exchange.ts';
+import { isOneOf, valuesOf } from '../requests/fields.ts';
 import type { SqlClient } from '../store/register.ts';
 import type { Recording } from './recording.ts';
 import type { TransactionAnswer } from './respond.ts';
@@ -142,3 +143,25 @@ export interface HandlerExecution {
 /** The execution that a request belongs to, for `forward`. */
 export const executions = new WeakMap<IncomingMessage, HandlerExecution>();
 export const executionOf = (req: IncomingMessage): HandlerExecution | undefined => executions.get(req);
+
+/**
+ * The header fields of a request, names and values in turn. They come from `rawHeaders`, because Node joins repeated lines in `req.headers`, and
+ * `readKey` must see each one. If another middleware has set or removed the key in `req.headers`, that counts.
+ *
+ * @param names of the headers that may carry the key, in lower case
+ */
+export function fieldsWithKey(
+  { headers, rawHeaders }: IncomingMessage,
+  names: readonly string[],
+): readonly string[] {
+  const changed = names.filter((name) => {
+    const sent = valuesOf(rawHeaders, name);
+    return headers[name] !== (sent.length > 0 ? sent.join(', ') : undefined);
+  });
+  if (changed.length === 0) return rawHeaders;
+  const kept = rawHeaders.filter((_, i) => !isOneOf(rawHeaders[i - (i % 2)] as string, changed));
+  const now = changed.flatMap((name) =>
+    [headers[name] ?? []].flat().flatMap((value) => [name, String(value)]),
+  );
+  return [...kept, ...now];
+}

@@ -13,7 +13,7 @@ import { contextOf, exemplarIdOf, setDone } from '../lib/context.ts';
 import { classOf, type Exchange } from '../lib/exchange.ts';
 import { isProblem, type Problem, problemDocument, sendProblem } from '../lib/problem.ts';
 import { findClientInExpress } from '../requests/client-address.ts';
-import { valuesOf } from '../requests/fields.ts';
+import { hasField } from '../requests/fields.ts';
 import { hopOf } from '../requests/hops.ts';
 import { isSafe } from '../requests/target.ts';
 import { type Emit, Events } from '../telemetry/emit.ts';
@@ -28,7 +28,13 @@ import {
   type Policy,
   parsePolicy,
 } from './handler-options.ts';
-import { executions, type HandlerRequest, handlerView, type Idempotency } from './handler-request.ts';
+import {
+  executions,
+  fieldsWithKey,
+  type HandlerRequest,
+  handlerView,
+  type Idempotency,
+} from './handler-request.ts';
 import { bodyOf, type ParsedRequest } from './parsed-body.ts';
 import { Recording } from './recording.ts';
 import { handlerLate, problemBefore, unauthenticated } from './refusals.ts';
@@ -123,7 +129,7 @@ class Handlers {
       layer,
       hop: this.#hop,
       headers,
-      keyFields: (req) => keyFields(req, headers),
+      keyFields: (req) => fieldsWithKey(req, headers),
       takeBody: (req, res) => this.#takeBody(req, res),
       send: (req, maySend, res, next, call) => this.#run(req, maySend, res, next, call),
       settle: this.#transactions?.settle,
@@ -183,7 +189,8 @@ class Handlers {
       isProtected,
       keyRequired: isProtected && key === 'required',
     };
-    const hasKey = isProtected && keyFields(req, this.#policy.headers).length > 0;
+    const fields = isProtected ? fieldsWithKey(req, this.#policy.headers) : [];
+    const hasKey = this.#policy.headers.some((header) => hasField(fields, header));
     const code = hasKey ? merchant(req as HandlerRequest) : undefined;
     if (hasKey && code === undefined) return unauthenticated(res);
     if (hasKey && (typeof code !== 'string' || !MERCHANT.test(code)))
@@ -321,19 +328,6 @@ class Handlers {
     const { inDoubtPageAfterMs } = idempotencyOptions.shape;
     metrics.inDoubtPageAfter.set(inDoubtPageAfterMs.parse(undefined) / 1000);
   }
-}
-
-/**
- * The header lines that carry the key, names and values in turn. They come from `rawHeaders`, because Node joins repeated lines in
- * `req.headers`, and `readKey` must see each one. If another middleware has set or removed the key in `req.headers`, that counts.
- */
-function keyFields({ headers, rawHeaders }: IncomingMessage, names: readonly string[]): string[] {
-  return names.flatMap((name) => {
-    const sent = valuesOf(rawHeaders, name);
-    const now = headers[name];
-    const isAsSent = now === (sent.length > 0 ? sent.join(', ') : undefined);
-    return (isAsSent ? sent : [now ?? []].flat()).flatMap((value) => [name, String(value)]);
-  });
 }
 
 /** Removes all header fields that are set on a response. */

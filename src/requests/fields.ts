@@ -61,7 +61,8 @@ function isName(text: string, name: string): boolean {
   return text.length === name.length && text.toLowerCase() === name;
 }
 
-function isOneOf(text: string, names: readonly string[]): boolean {
+/** Whether this is one of the names, which are in lower case. */
+export function isOneOf(text: string, names: readonly string[]): boolean {
   for (const name of names) if (isName(text, name)) return true;
   return false;
 }

@@ -94,6 +94,36 @@ describe('forward() behind idempotency()', () => {
     }
   });
 
+  it('sends the key that a middleware in front has set, by which the backend knows a retry', async () => {
+    const paid: unknown[] = [];
+    const upstream = await httpBackend((req, res) => {
+      const { 'idempotency-key': key, 'x-service-idempotency': other } = req.headers;
+      const isRetry = paid.includes(key);
+      if (!isRetry) paid.push(key);
+      if (isRetry) res.writeHead(201).end(`${other}`);
+      else req.socket.destroy();
+    });
+    const toBackend = forward({ upstream });
+    onTestFinished(() => toBackend.close());
+    const { post } = await embed(
+      (to, protect) => {
+        to.use((req, _res, next) => {
+          req.headers['idempotency-key'] = `event-${req.headers['x-event-id']}`;
+          delete req.headers['x-service-idempotency'];
+          next();
+        });
+        to.use(protect, toBackend);
+      },
+      { inDoubt: 'retry' },
+    );
+    // The merchant's client makes a new key for each attempt.
+    const attempt = (key: string) =>
+      post(key, { headers: { 'x-event-id': '1', 'x-service-idempotency': key } });
+    expect(codeOf(await attempt('k-1'))).toBe('outcome_unknown');
+    const retry = await attempt('k-2');
+    expect([retry.status, retry.body.toString(), paid]).toEqual([201, 'undefined', ['event-1']]);
+  });
+
   it('frees the key when nothing was sent', async () => {
     const { pay, payouts, sandbox } = await withSandbox();
     await sandbox.close();
