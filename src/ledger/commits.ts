@@ -102,7 +102,7 @@ export class Commits {
    * A whole transaction: claims the key, and executes and completes it.
    *
    * @param work executes the request, on the application's connection. Without a completion only the claim is committed, and what it has done
-   * @param wasTold as for a complete
+   * @param wasTold as for a complete. Asked in the transaction, whose beginning may take so long that the merchant is answered meanwhile
    * @param begun gets the claim when it is in the transaction
    * @returns false if a record is there: `peek` says what it means
    * @throws what `work` throws
@@ -111,7 +111,7 @@ export class Commits {
   async commitAtOnce(
     execution: Execution,
     work: (client: unknown) => Completion | undefined,
-    wasTold: boolean,
+    wasTold: () => boolean,
     begun: (claim: Claim) => void,
   ): Promise<boolean> {
     if (this.#closed) throw this.#closed;
@@ -123,7 +123,7 @@ export class Commits {
       const completion = work(client);
       if (!completion) return undefined;
       const sealed = this.#cipher.encrypt(recordId, completion);
-      const { write } = rules.commit(undefined, execution, sealed, wasTold, this.#own, this.#stamp());
+      const { write } = rules.commit(undefined, execution, sealed, wasTold(), this.#own, this.#stamp());
       return { ...(write as Replace), revision: record.revision };
     };
     try {

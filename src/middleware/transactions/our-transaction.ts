@@ -119,7 +119,7 @@ export class OurTransaction {
     };
     try {
       key.requireStore();
-      const isCommitted = await commits.commitAtOnce(key.newExecution(), run, isTold(), (claim) => {
+      const isCommitted = await commits.commitAtOnce(key.newExecution(), run, isTold, (claim) => {
         key.claim = { ...claim, isOver: true };
       });
       if (goesOn) throw new TypeError(NOT_ASYNC);

@@ -235,6 +235,22 @@ describe('a handler with a transaction on SQLite', () => {
     expect([(await post('k')).status, paid('k')]).toEqual([201, 1]);
   });
 
+  it('keeps the answer as long as that of a key in doubt, if its merchant was told meanwhile that the outcome is unknown', async () => {
+    const ended = Promise.withResolvers<void>();
+    const handler: Handler = (...of) => payIn(...of).finally(ended.resolve);
+    const { post, paid, database } = await application(handler, { timeoutMs: 200, waitMs: 0 });
+    const other = new DatabaseSync(database.location() as string);
+    onTestFinished(() => other.close());
+    other.exec('BEGIN IMMEDIATE');
+    expect(codeOf(await post('told'))).toBe('outcome_unknown');
+    other.exec('ROLLBACK');
+    await ended.promise;
+    const kept = database.prepare(
+      'SELECT expires_at - (SELECT observed_at FROM oncegate_store) AS ms FROM oncegate_records',
+    );
+    expect([paid('told'), Math.round(Number(kept.get()?.ms) / 86_400_000)]).toEqual([1, 30]);
+  });
+
   it('answers 503 for a handler that answers with success and has committed nothing', async () => {
     const { post, paid } = await application(async (idempotency, database) =>
       paid('k') === 0 ? { status: 201 } : payIn(idempotency, database),
