@@ -2,7 +2,7 @@ import { IncomingMessage, ServerResponse } from 'node:http';
 import { Readable } from 'node:stream';
 import { endToEndHeaders } from '../backend/headers.ts';
 import type { BackendResponse, Exchange, Said } from '../lib/exchange.ts';
-import { hasField } from '../requests/fields.ts';
+import { hasField, valuesOf } from '../requests/fields.ts';
 import { RedirectedResponse } from './redirected-response.ts';
 
 export interface RecordingOptions {
@@ -210,7 +210,13 @@ export class Recording {
       ? Buffer.alloc(0)
       : Buffer.concat(this.#body.map(({ chunk }) => chunk));
     const response = { status: this.#held.statusCode, headers: this.#headers(), body };
-    this.#end({ kind: 'complete', response, said: this.#said });
+    // Of an answer that it passes on, the handler may have got only a part. A client could read no such response.
+    const [length = body.length] = isBodiless(this.#held) ? [] : valuesOf(response.headers, 'content-length');
+    if (Number(length) === body.length) this.#end({ kind: 'complete', response, said: this.#said });
+    else {
+      const reason = `the handler wrote ${body.length} bytes, and its Content-Length is ${length}`;
+      this.#end({ kind: 'unknown', reason, timedOut: false });
+    }
     return this.#res;
   }
 

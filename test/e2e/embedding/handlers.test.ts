@@ -155,6 +155,14 @@ describe.each(expressVersions)('idempotency() with the parsers, errors and respo
       },
       502,
     ],
+    'it passes on an answer that was cut': [
+      (_req, res) => res.writeHead(201, { 'Content-Length': 30 }).end('{"paid":'),
+      502,
+    ],
+    'it writes more than its Content-Length': [
+      (_req, res) => res.status(201).set('Content-Length', '4').end('payé'),
+      502,
+    ],
     'after its end': [
       (_req, res, next) => {
         res.status(201).end('paid');
