@@ -1,5 +1,4 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import type { TLSSocket } from 'node:tls';
 import type { Executor } from '../backend/executor.ts';
 import { forwardedHeaders } from '../backend/headers.ts';
 import type { Passthrough } from '../backend/passthrough.ts';
@@ -12,6 +11,7 @@ import { contextOf, exemplarIdOf, type RequestContext, setDone } from '../lib/co
 import { asReceived, classOf, type Exchange, releaseAfter, type Slot } from '../lib/exchange.ts';
 import { endSent } from '../lib/trace.ts';
 import { type BodyLimits, inviteBody, takeBody } from '../requests/body.ts';
+import { isEncrypted } from '../requests/client-address.ts';
 import { HOPS } from '../requests/fields.ts';
 import type { AllMetrics } from '../telemetry/metrics.ts';
 import type { Upgrades } from './upgrades.ts';
@@ -122,7 +122,7 @@ export function backendHeaders({ auth, headers, idempotency }: Config) {
       authorization: merchant ? authorization : ofPublic,
       keyHeaders: idempotency.headers,
       keepUnderscore: headers.keepUnderscore,
-      secure: (req.socket as Partial<TLSSocket>).encrypted === true,
+      secure: isEncrypted(req),
       unencoded,
       traceContext,
       hops: req.headers[HOPS] as string | undefined,

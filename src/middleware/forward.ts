@@ -21,7 +21,7 @@ import {
   problemDocument,
   sendProblem,
 } from '../lib/problem.ts';
-import { findClientInExpress } from '../requests/client-address.ts';
+import { findClientInExpress, isEncrypted } from '../requests/client-address.ts';
 import { wholeNumber } from '../requests/common-options.ts';
 import { HOPS } from '../requests/fields.ts';
 import { newRequestId } from '../telemetry/request-log.ts';
@@ -192,6 +192,7 @@ function headersMaker({ authorization, replaceWith }: z.infer<typeof forwardOpti
       requestId,
       merchantCode,
       client: findClientInExpress(req),
+      secure: isEncrypted(req),
       authorization: keep,
       keyHeaders: names,
       keepUnderscore: [],

@@ -1,5 +1,6 @@
 import type { IncomingMessage } from 'node:http';
 import { isIP, type Socket } from 'node:net';
+import type { TLSSocket } from 'node:tls';
 import { compile } from 'proxy-addr';
 import type { Client } from '../lib/context.ts';
 import { valuesOf } from './fields.ts';
@@ -39,6 +40,10 @@ export function findClientInExpress(req: IncomingMessage): Client {
   const { app } = req as { app?: { get(setting: string): unknown } };
   return findClient(req, app?.get('trust proxy fn') as Trust | undefined);
 }
+
+/** Whether the connection of a request uses TLS. */
+export const isEncrypted = ({ socket }: IncomingMessage): boolean =>
+  (socket as Partial<TLSSocket>).encrypted === true;
 
 const NONE: readonly string[] = [];
 

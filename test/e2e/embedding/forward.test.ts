@@ -1,13 +1,15 @@
+import { readFileSync } from 'node:fs';
 import type { RequestListener } from 'node:http';
+import { createServer } from 'node:https';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { gzipSync } from 'node:zlib';
-import type express5 from 'express';
-import type { RequestHandler } from 'express';
+import express5, { type RequestHandler } from 'express';
 import { createProxyMiddleware } from 'http-proxy-middleware';
 import { pino } from 'pino';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { type ForwardOptions, forward, metricsMiddleware } from '../../../src/index.ts';
-import { httpBackend } from '../../support/backend.ts';
+import { httpBackend, openBackend } from '../../support/backend.ts';
+import { Authority } from '../../support/certificates.ts';
 import { send, type TestRequest } from '../../support/client.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { openSandbox } from '../../support/stack.ts';
@@ -149,6 +151,24 @@ describe('forward()', () => {
     await passed.promise;
     expect(codeOf(await pay('k-1'))).toBe('outcome_unknown');
     expect([sandbox.requests.total(), payouts()]).toEqual([0, 0]);
+  });
+
+  it('tells the backend that a client has called over TLS', async () => {
+    const upstream = await httpBackend((req, res) => res.end(req.headers['x-forwarded-proto']));
+    const toBackend = forward({ upstream });
+    const authority = new Authority();
+    const { cert, key } = authority.issue();
+    const server = createServer(
+      { cert: readFileSync(cert), key: readFileSync(key) },
+      express5().use(toBackend),
+    );
+    const { url, close } = await openBackend(server);
+    onTestFinished(async () => {
+      await close();
+      await toBackend.close();
+    });
+    const answer = await send(url.replace('http:', 'https:'), { ca: authority.caBytes });
+    expect(answer.body.toString()).toBe('https');
   });
 
   it('keeps its connections when `target` throws', async () => {
