@@ -134,3 +134,10 @@ export function endToEndHeaders(headers: RawHeaders): string[] {
   }
   return out;
 }
+
+/**
+ * Whether a cache has answered, as some do whatever a request says. Age is then above 0 (RFC 9111 §5.1). Some caches send `Age: 0` with
+ * what they have just got from the backend.
+ */
+export const isFromCache = (headers: RawHeaders): boolean =>
+  valuesOf(headers, 'age').some((age) => age.trim() !== '0');

@@ -3,6 +3,7 @@ import type { Exchange, ProbeAnswer } from '../lib/exchange.ts';
 import { endSent, type OwnRequest } from '../lib/trace.ts';
 import { hasDuplicateMember } from '../requests/duplicate-member.ts';
 import type { Executor } from './executor.ts';
+import { isFromCache, type RawHeaders } from './headers.ts';
 
 /** Largest answer to a probe that is read: 64 KiB. */
 export const MAX_PROBE_BYTES = 65_536;
@@ -36,6 +37,8 @@ export async function probeKey(
 
 /** `reason` is logged, so it quotes nothing of the answer. */
 function readAnswer(result: Exchange, { refused, merchantCodeAt }: ProbeRequest): ProbeAnswer {
+  // It may be the answer to another merchant's key.
+  if (isFromCache(headersOf(result))) return failed('the answer is from a cache');
   // A refusal needs no body.
   if (result.kind === 'unknown' && refused.includes(result.response?.status ?? 0)) return { kind: 'refused' };
   if (result.kind === 'not_sent' || result.kind === 'unknown') return failed(result.reason);
@@ -49,6 +52,11 @@ function readAnswer(result: Exchange, { refused, merchantCodeAt }: ProbeRequest)
   const merchantCode = codeIn(body.toString('utf8'), merchantCodeAt.split('.'));
   if (merchantCode !== undefined) return { kind: 'accepted', merchantCode };
   return failed(`GET answered ${status} without a valid merchant code at ${merchantCodeAt}`);
+}
+
+function headersOf(result: Exchange): RawHeaders {
+  if (result.kind === 'oversize') return result.headers;
+  return (result.kind === 'not_sent' ? undefined : result.response)?.headers ?? [];
 }
 
 const failed = (reason: string): ProbeAnswer => ({ kind: 'failed', reason });

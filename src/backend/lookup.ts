@@ -4,8 +4,8 @@ import type { ClientTls } from '../lib/certificate.ts';
 import type { Exchange, LookupAnswer } from '../lib/exchange.ts';
 import { executedBehind } from '../lib/problem.ts';
 import { endSent, type OwnRequest } from '../lib/trace.ts';
-import { valuesOf } from '../requests/fields.ts';
 import type { Executor } from './executor.ts';
+import { isFromCache } from './headers.ts';
 
 /** `operations[].idempotency.lookup`, as far as one request needs it. */
 export interface LookupRequest {
@@ -65,13 +65,6 @@ function readAnswer(result: Exchange, { completed, released, completedStatus }: 
   const response = { status: completedStatus, headers: descriptionOf(headers), body };
   return { kind: 'executed', said, completion: { kind: 'response', response } };
 }
-
-/**
- * Whether a cache has answered, as some do whatever a request says. Age is then above 0 (RFC 9111 §5.1). Some caches send `Age: 0` with
- * what they have just got from the backend.
- */
-const isFromCache = (headers: readonly string[]): boolean =>
-  valuesOf(headers, 'age').some((age) => age.trim() !== '0');
 
 /** The header fields that a client needs to read the body. */
 function descriptionOf(headers: readonly string[]): string[] {

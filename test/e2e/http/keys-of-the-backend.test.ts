@@ -167,6 +167,9 @@ it('a key that the backend cannot check gets 503, and nothing is sent', async ()
       text('{"data":{"merchant_code":"M-A"}}').replace(/Content-Length.*\r\n/, ''),
     ],
     ['two codes', text('{"data":{"merchant_code":"M-A","merchant_code":"M-B"}}')],
+    // A cache may ignore Authorization: the answer may be to the key of another merchant.
+    ['an answer from a cache', text('{"data":{"merchant_code":"M-A"}}').replace('\r\n', '\r\nAge: 7\r\n')],
+    ['a refusal from a cache', 'HTTP/1.1 401 Unauthorized\r\nAge: 7\r\nContent-Length: 0\r\n\r\n'],
     ['success: false', json({ success: false, data: { merchant_code: 'M-A' } })],
     ['a page', text('<html>M-A</html>')],
     ['null', text('null')],
