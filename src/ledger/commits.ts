@@ -175,7 +175,8 @@ export function isRepeatable(error: unknown): boolean {
   return REPEATABLE.has(code) || (cause !== undefined && isRepeatable(cause));
 }
 
-const SQLSTATE = /^(?=.*\d)[0-9A-Z]{5}$/;
+/** Prisma's own codes, such as P1008 for its time limit, look alike. Of these classes PostgreSQL has P0 only. */
+const SQLSTATE = /^(?!P[1-9])(?=.*\d)[0-9A-Z]{5}$/;
 
 /**
  * Whether a claim that failed so has surely left no record: the store said so, or the server, which then commits nothing of its

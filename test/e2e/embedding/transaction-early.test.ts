@@ -168,6 +168,18 @@ it.each<[failure: string, start: Start, message: string]>([
     },
     'no answer within 2000 ms',
   ],
+  [
+    'is ended by the time limit of a library, whose code looks like one of the server,',
+    async (idempotency, client) => {
+      await client.query('BEGIN', []);
+      const impatient = async (text: string, values: string[]) => {
+        await client.query(text, values);
+        throw Object.assign(new Error('Operations timed out'), { code: 'P1008' });
+      };
+      await idempotency.startIn({ query: impatient });
+    },
+    'Operations timed out',
+  ],
 ])(
   'startIn %s: a handler that pays and commits all the same leaves its key in doubt',
   async (_, start, message) => {
