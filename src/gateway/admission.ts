@@ -1,4 +1,4 @@
-import type { IncomingMessage } from 'node:http';
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Middleware } from '../lib/context.ts';
 import { type Problem, problem } from '../lib/problem.ts';
 import { valuesOf } from '../requests/fields.ts';
@@ -43,12 +43,19 @@ export const MAX_HEADER_LINES = 200;
 const HOST = /^(?:[a-z0-9._~-]+|\[[0-9a-f:.]+\])(?::\d{0,5})?$/i;
 
 /** Refuses a head that is malformed, or that two parsers could read differently. */
-export const checkHead: Middleware = (req, res, next) => {
+export const checkHead: Middleware = (req, res, next) => next(refusalOfHead(req, res));
+
+/** @param target the one that the backend gets */
+export function refusalOfHead(
+  req: IncomingMessage,
+  res: ServerResponse,
+  target = req.url ?? '',
+): Problem | undefined {
   const malformed = refusalOfFraming(req) ?? refusalOfHost(req);
   // After a malformed request, two parsers may disagree on where the next one begins (request smuggling).
   if (malformed) res.shouldKeepAlive = false;
-  next(refusalOfMethod(req) ?? malformed ?? refusalOfTarget(req));
-};
+  return refusalOfMethod(req) ?? malformed ?? refusalOfTarget(target);
+}
 
 const ALLOWED = { Allow: 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS' };
 
@@ -86,7 +93,7 @@ function refusalOfHost({ httpVersion, rawHeaders }: IncomingMessage): Problem | 
     : problem('invalid_request', 'The header host is not a valid host name or address.');
 }
 
-function refusalOfTarget({ url = '' }: IncomingMessage): Problem | undefined {
-  const ambiguity = ambiguityOf(url);
+function refusalOfTarget(target: string): Problem | undefined {
+  const ambiguity = ambiguityOf(target);
   return ambiguity ? problem('invalid_target', `The request target has ${ambiguity}.`) : undefined;
 }

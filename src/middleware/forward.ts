@@ -6,6 +6,7 @@ import { Slots } from '../backend/slots.ts';
 import { upstreamOptions } from '../backend/upstream-options.ts';
 import { parsed } from '../config/explain.ts';
 import { limitOptions } from '../config/schema.ts';
+import { refusalOfHead } from '../gateway/admission.ts';
 import { answerOfExchange, overloaded, sendStream } from '../idempotency/answer.ts';
 import { idempotencyOptions } from '../idempotency/idempotency-options.ts';
 import { disconnectSignalOf, targetOf } from '../idempotency/protect.ts';
@@ -67,7 +68,7 @@ export interface ForwardOptions {
    * `merchant` of `idempotency`.
    */
   replaceWith?: string;
-  /** The request target for the backend. Default: the target as received. */
+  /** The request target for the backend. Default: the target as received. One that the backend could take for another path is refused. */
   target?(req: HandlerRequest): string;
 }
 
@@ -116,7 +117,7 @@ type Request = ParsedRequest & { merchant?: { code: string } };
  * @throws {TypeError} if an option is invalid
  */
 export function forward(options: ForwardOptions): ForwardHandler {
-  const { target = targetOf, ...values } = options;
+  const { target: targetFor = targetOf, ...values } = options;
   const settings = parsed(forwardOptions, values, 'forward');
   const upstream = { ...settings, url: settings.upstream };
   const executor = new Executor(upstream, settings.maxStoredBytes, systemClock);
@@ -128,13 +129,14 @@ export function forward(options: ForwardOptions): ForwardHandler {
   const send = async (
     req: Request,
     res: ServerResponse,
+    target: string,
     body: Buffer,
     requestId: string,
   ): Promise<Exchange | undefined> => {
     const execution = executionOf(req);
     const request = {
       method: req.method ?? '',
-      target: target(req as HandlerRequest),
+      target,
       headers: headersOf(req, requestId),
       body,
     };
@@ -148,17 +150,24 @@ export function forward(options: ForwardOptions): ForwardHandler {
   const handle = async (req: Request, res: ServerResponse): Promise<void> => {
     const execution = executionOf(req);
     const requestId = findContext(req)?.requestId ?? newRequestId(req);
+    const refuse = (refusal: Problem): void => {
+      const document = problemDocument(refusal, requestId);
+      if (execution) execution.conclude(refused(document));
+      else sendProblem(res, document);
+    };
+    const target = targetFor(req as HandlerRequest);
+    const malformed = refusalOfHead(req, res, target);
+    if (malformed) return refuse(malformed);
     const body = execution ? execution.rawBody : await rawBodyOf(req, settings);
     if (body === 'gone') return;
     if (!body) {
       const parsed = parsedBefore(req);
       if (!hasWarned) process.emitWarning(parsed.detail, 'oncegate');
       hasWarned = true;
-      const refusal = problemDocument(parsed, requestId);
-      return execution ? execution.conclude(refused(refusal)) : sendProblem(res, refusal);
+      return refuse(parsed);
     }
-    if (isProblem(body)) return sendProblem(res, problemDocument(body, requestId));
-    const exchange = await send(req, res, body, requestId);
+    if (isProblem(body)) return refuse(body);
+    const exchange = await send(req, res, target, body, requestId);
     if (execution)
       return execution.conclude(
         exchange ?? { kind: 'not_sent', reason: 'no connection to the backend was free' },

@@ -14,7 +14,7 @@ import { send, type TestRequest } from '../../support/client.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { openSandbox } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { codeOf } from '../../support/wire.ts';
+import { codeOf, request, Wire } from '../../support/wire.ts';
 import { embed, expressVersions } from './embedded.ts';
 
 interface Opened {
@@ -218,6 +218,33 @@ describe('forward()', () => {
       [own.replaceWith, 'M-BRAVO'],
       [undefined, undefined],
     ]);
+  });
+
+  it('refuses what the gateway refuses: TRACE, which shows the credential, and targets that lead elsewhere', async () => {
+    const got: unknown[] = [];
+    const backend: RequestListener = ({ method, url }, res) => {
+      got.push(`${method} ${url}`);
+      res.end();
+    };
+    const own = { authorization: 'replace', replaceWith: 'Bearer of-the-application' } as const;
+    const toBackend = forward({ upstream: await httpBackend(backend), ...own });
+    onTestFinished(() => toBackend.close());
+    const known: RequestHandler = (req, _res, next) => {
+      req.merchant = { code: 'M-BRAVO', keyId: '', scopes: [] };
+      next();
+    };
+    const { url } = await embed((app, protect) => app.use('/v1', known, protect, toBackend));
+    const wire = await Wire.open(Number(new URL(url).port));
+    const asked = async (line: string, ...fields: string[]) => {
+      const answer = await wire.write(request(line, fields)).answer();
+      return [line, answer.status, codeOf(answer)];
+    };
+    expect(await asked('TRACE /v1/payouts')).toEqual(['TRACE /v1/payouts', 405, 'method_not_allowed']);
+    for (const path of ['/v1/../admin', '/v1/%2e%2e/admin', '/v1/..;/admin', '/v1/..%2fadmin', '/v1//admin'])
+      for (const fields of [[], ['Idempotency-Key: k-1']])
+        expect(await asked(`POST ${path}`, ...fields)).toEqual([`POST ${path}`, 400, 'invalid_target']);
+    expect((await wire.write(request('POST /v1/a', ['Idempotency-Key: k-1'])).answer()).status).toBe(200);
+    expect(got).toEqual(['POST /v1/a']);
   });
 
   it('keeps its connections when a large response comes too late', async () => {
