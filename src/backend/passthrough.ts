@@ -41,12 +41,15 @@ export function createPassthrough(options: PassthroughOptions): Passthrough {
   const { upstream, tls } = options;
   const Agent = upstream.url.startsWith('https:') ? https.Agent : http.Agent;
   // `timeout` closes idle connections only: running requests have the timers below.
-  const agent = new Agent({
+  const agentOptions: https.AgentOptions = {
     keepAlive: true,
     timeout: upstream.keepAliveMs,
     maxSockets: upstream.maxStreams,
+    // A resumed session is not verified again, and shows the certificate of its first connection, whatever the files hold now.
+    maxCachedSessions: 0,
     ...tls?.options,
-  });
+  };
+  const agent = new Agent(agentOptions);
   // The agent reads its options for each new connection; Node's types lack them.
   tls?.certificate.onChange(() =>
     Object.assign((agent as unknown as { options: object }).options, tls.options),

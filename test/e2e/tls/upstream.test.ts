@@ -8,7 +8,7 @@ import { describe, expect, onTestFinished, test } from 'vitest';
 import { openBackend } from '../../support/backend.ts';
 import { Authority, type CertificateFiles, replaceFiles } from '../../support/certificates.ts';
 import { BEARER, send, withdraw } from '../../support/client.ts';
-import { type ConfigInput, temporaryFolder, testConfig } from '../../support/config.ts';
+import { type ConfigInput, type MoreConfig, temporaryFolder, testConfig } from '../../support/config.ts';
 import { metric } from '../../support/metrics.ts';
 import { gatewayForTest, openSandbox, readiness, type TestGateway } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
@@ -41,9 +41,9 @@ async function tlsBackend(options: TlsOptions): Promise<{ url: string; accepted(
 }
 
 /** A gateway with these options in front of such a backend. */
-async function behind(options: TlsOptions, tls: UpstreamTls, more: Partial<ConfigInput> = {}) {
+async function behind(options: TlsOptions, tls: UpstreamTls, more: MoreConfig = {}) {
   const { url, accepted } = await tlsBackend(options);
-  const upstream = { tls, connectTimeoutMs: 5000 };
+  const upstream = { tls, connectTimeoutMs: 5000, ...more.upstream };
   const gateway = await gatewayForTest(testConfig(temporaryFolder(), url, { ...more, upstream }));
   return { gateway, accepted };
 }
@@ -196,4 +196,19 @@ test('new files of authority and certificate are used without a restart, and a r
   expect((await withdraw(gateway.url, { key: 'reloaded' })).status).toBe(201);
   expect((await send(gateway.url, { path: '/v3/echo', headers: BEARER })).status).toBe(200);
   expect(booked() - before).toBe(1);
+});
+
+test('no connection resumes a session with a backend whose authority is no longer trusted', async () => {
+  const ca = join(temporaryFolder(), 'ca.pem');
+  copyFileSync(authority.ca, ca);
+  // Each request takes a connection of its own.
+  const { gateway } = await behind(bytesOf(server), { ca }, { upstream: { keepAliveMs: 1 } });
+  const streamed = async () => (await send(gateway.url, { path: '/v3/echo', headers: BEARER })).status;
+  expect([await streamed(), await streamed()]).toEqual([200, 200]);
+  const before = sandbox.requests.total();
+  const reloads = () => metric(gateway.adminUrl, 'oncegate_certificate_reloads_total', { result: 'ok' });
+  copyFileSync(other.ca, `${ca}.new`);
+  renameSync(`${ca}.new`, ca);
+  await until(async () => (await reloads()) === 1);
+  expect([await streamed(), sandbox.requests.total() - before]).toEqual([502, 0]);
 });
