@@ -54,6 +54,14 @@ type ApplicationWriterOptions = WriterOptions & {
 /** What the function of an application has thrown. */
 class Thrown extends Error {}
 
+const NOT_ENDED = 'the function must not end the transaction itself';
+
+/** Whether SQLite has thrown it. Libraries wrap its errors. */
+const isOfSqlite = (error: unknown): boolean => {
+  const { code, cause } = (error ?? {}) as { code?: unknown; cause?: unknown };
+  return code === 'ERR_SQLITE_ERROR' || (cause !== undefined && isOfSqlite(cause));
+};
+
 /**
  * Writes on the connection of an application, each command in a transaction of its own. A transaction begins and ends in one turn of
  * the event loop, so no statement of another request gets into it; a commit therefore keeps the event loop waiting for the disk. While
@@ -97,7 +105,7 @@ export class ApplicationWriter implements CommandWriter {
    * Commits the write of the values of `claim`, what `work` does, and the write whose values it returns, if any, in one transaction.
    *
    * @returns false if the claim was refused. Then `work` was not called
-   * @throws what `work` throws: nothing was written, unless `work` has ended the transaction itself
+   * @throws what `work` throws: nothing was written, unless `work` has ended the transaction itself. Then only the claim is there
    */
   async commit(
     claim: () => Value[],
@@ -105,14 +113,23 @@ export class ApplicationWriter implements CommandWriter {
   ): Promise<boolean> {
     if (this.#database.isTransaction)
       throw new TypeError('a transaction is open on this connection: call transaction() outside of it');
+    let isEnded = false;
     const act = (changes: Changes) => {
       const answer = changes.apply(COMMANDS.write, claim());
       if (answer === ANSWERS.closed) throw new StoreClosed();
       if (answer !== ANSWERS.done) return false;
       // It is gone when the function has ended the transaction, even if it has begun another one.
       this.#database.exec('SAVEPOINT oncegate');
-      const values = ofFunction(() => work(this.#database));
-      ofFunction(() => this.#endSavepoint());
+      let values: Value[] | undefined;
+      try {
+        values = ofFunction(() => work(this.#database));
+      } catch (error) {
+        // SQLite itself has ended it for the sake of some errors, and the function has stopped at that.
+        isEnded = !isOfSqlite(error) && !this.#endSavepoint();
+        throw error;
+      }
+      isEnded = !this.#endSavepoint();
+      if (isEnded) throw new Thrown('', { cause: new TypeError(NOT_ENDED) });
       if (values && changes.apply(COMMANDS.write, values) !== ANSWERS.done)
         throw unavailable('the claim is gone');
       return true;
@@ -120,6 +137,8 @@ export class ApplicationWriter implements CommandWriter {
     try {
       return await this.#whenFree(this.#options.timeoutMs, () => this.#inTransaction(act));
     } catch (error) {
+      // What the function did after a ROLLBACK may have been committed, without the claim.
+      if (isEnded) await this.ask(COMMANDS.write, claim).catch(() => {});
       throw error instanceof Thrown ? error.cause : error;
     }
   }
@@ -198,11 +217,13 @@ export class ApplicationWriter implements CommandWriter {
     }
   }
 
-  #endSavepoint(): void {
+  /** @returns false if the transaction has ended meanwhile */
+  #endSavepoint(): boolean {
     try {
       this.#database.exec('RELEASE oncegate');
-    } catch (cause) {
-      throw new TypeError('the function must not end the transaction itself', { cause });
+      return true;
+    } catch {
+      return false;
     }
   }
 

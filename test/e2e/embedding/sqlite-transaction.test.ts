@@ -131,10 +131,10 @@ describe('a handler with a transaction on SQLite', () => {
       },
     ],
     [
-      'a transaction of its own after the one with its key was rolled back',
+      'an error for which SQLite itself rolls back',
       (database) => {
-        database.exec('ROLLBACK; BEGIN');
-        database.prepare(INSERT).run('k');
+        database.exec('CREATE TABLE names (name TEXT UNIQUE ON CONFLICT ROLLBACK)');
+        database.exec("INSERT INTO payouts VALUES ('k'); INSERT INTO names VALUES ('a'), ('a')");
         return PAID;
       },
     ],
@@ -193,21 +193,33 @@ describe('a handler with a transaction on SQLite', () => {
   });
 
   it('is in doubt, and is not paid again, if the function ends the transaction itself', async () => {
+    const ends: Record<string, [before: string, after: string, paid: number]> = {
+      COMMIT: ['', 'COMMIT', 1],
+      'COMMIT and BEGIN': ['', 'COMMIT; BEGIN', 1],
+      // From here on, each statement is committed at once.
+      ROLLBACK: ['ROLLBACK', '', 1],
+      'ROLLBACK, and an error': ['ROLLBACK', '', 1],
+      'ROLLBACK and BEGIN': ['ROLLBACK; BEGIN', '', 0],
+    };
     let runs = 0;
     const { post, paid } = await application(async (idempotency, database) => {
+      const { key } = idempotency;
+      const [before = '', after = ''] = ends[key] ?? [];
       await idempotency.transaction(() => {
         runs++;
-        database.prepare(INSERT).run(idempotency.key);
-        database.exec(idempotency.key === 'k-1' ? 'COMMIT' : 'COMMIT; BEGIN');
+        database.exec(before);
+        database.prepare(INSERT).run(key);
+        database.exec(after);
+        if (key.endsWith('error')) throw new Error('broken');
         return PAID;
       });
     });
-    for (const key of ['k-1', 'k-2']) {
-      expect((await post(key)).status).toBe(502);
+    for (const [key, [, , times]] of Object.entries(ends)) {
+      expect([key, (await post(key)).status]).toEqual([key, 502]);
       expect(codeOf(await post(key))).toBe('outcome_unknown');
-      expect(paid(key)).toBe(1);
+      expect([key, paid(key)]).toEqual([key, times]);
     }
-    expect(runs).toBe(2);
+    expect(runs).toBe(Object.keys(ends).length);
   });
 
   it.each(['BEGIN', 'SAVEPOINT own'])(
