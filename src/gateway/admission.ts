@@ -54,7 +54,10 @@ export function refusalOfHead(
   const malformed = refusalOfFraming(req) ?? refusalOfHost(req);
   // After a malformed request, two parsers may disagree on where the next one begins (request smuggling).
   if (malformed) res.shouldKeepAlive = false;
-  return refusalOfMethod(req) ?? malformed ?? refusalOfTarget(target);
+  const refusal = refusalOfMethod(req) ?? malformed;
+  if (refusal) return refusal;
+  const ambiguity = ambiguityOf(target);
+  return ambiguity ? problem('invalid_target', `The request target has ${ambiguity}.`) : undefined;
 }
 
 const ALLOWED = { Allow: 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS' };
@@ -91,9 +94,4 @@ function refusalOfHost({ httpVersion, rawHeaders }: IncomingMessage): Problem | 
   return HOST.test(host)
     ? undefined
     : problem('invalid_request', 'The header host is not a valid host name or address.');
-}
-
-function refusalOfTarget(target: string): Problem | undefined {
-  const ambiguity = ambiguityOf(target);
-  return ambiguity ? problem('invalid_target', `The request target has ${ambiguity}.`) : undefined;
 }
