@@ -9,6 +9,7 @@ import {
   inodesOf,
   isBusy,
   isConstraint,
+  mayRollBack,
   refuseOtherFormat,
   SELECT_VERSION,
   TABLES,
@@ -56,10 +57,10 @@ class Thrown extends Error {}
 
 const NOT_ENDED = 'the function must not end the transaction itself';
 
-/** Whether SQLite has thrown it. Libraries wrap its errors. */
-const isOfSqlite = (error: unknown): boolean => {
-  const { code, cause } = (error ?? {}) as { code?: unknown; cause?: unknown };
-  return code === 'ERR_SQLITE_ERROR' || (cause !== undefined && isOfSqlite(cause));
+/** Whether SQLite may have rolled back itself for it. Libraries wrap its errors. */
+const mayEndItself = (error: unknown): boolean => {
+  const { cause } = (error ?? {}) as { cause?: unknown };
+  return mayRollBack(error) || (cause !== undefined && mayEndItself(cause));
 };
 
 /**
@@ -124,8 +125,8 @@ export class ApplicationWriter implements CommandWriter {
       try {
         values = ofFunction(() => work(this.#database));
       } catch (error) {
-        // SQLite itself has ended it for the sake of some errors, and the function has stopped at that.
-        isEnded = !isOfSqlite(error) && !this.#endSavepoint();
+        // SQLite itself ends it for some errors, and then the function has stopped at that.
+        isEnded = !mayEndItself(error) && !this.#endSavepoint();
         throw error;
       }
       isEnded = !this.#endSavepoint();

@@ -180,7 +180,14 @@ export const isBusy = (error: unknown): boolean => resultCodeOf(error) === 5;
 /** Whether it is SQLITE_CONSTRAINT. */
 export const isConstraint = (error: unknown): boolean => resultCodeOf(error) === 19;
 
-const resultCodeOf = (error: unknown): number => ((error as { errcode?: number }).errcode ?? 0) & 0xff;
+/**
+ * Whether SQLite may have ended the transaction for this error: SQLITE_BUSY, NOMEM, INTERRUPT, IOERR or FULL, or, with
+ * `ON CONFLICT ROLLBACK`, SQLITE_CONSTRAINT. All others, such as that of a COMMIT without a transaction, leave it as it was.
+ */
+export const mayRollBack = (error: unknown): boolean => [5, 7, 9, 10, 13, 19].includes(resultCodeOf(error));
+
+const resultCodeOf = (error: unknown): number =>
+  ((error as { errcode?: number } | null)?.errcode ?? 0) & 0xff;
 
 export const unavailable = (message: string, maybeWritten = false, cause?: unknown): StoreUnavailable =>
   new StoreUnavailable(`sqlite: ${message}`, { maybeWritten, cause });

@@ -199,6 +199,7 @@ describe('a handler with a transaction on SQLite', () => {
       // From here on, each statement is committed at once.
       ROLLBACK: ['ROLLBACK', '', 1],
       'ROLLBACK, and an error': ['ROLLBACK', '', 1],
+      'ROLLBACK, and COMMIT': ['ROLLBACK', 'COMMIT', 1],
       'ROLLBACK and BEGIN': ['ROLLBACK; BEGIN', '', 0],
     };
     let runs = 0;
