@@ -109,6 +109,15 @@ describe('a gateway on a cluster, one of whose masters was restarted', () => {
     expect(await unwatched.idsOf(recordId.slice(0, 12))).toEqual([recordId]);
   });
 
+  it('is asked again for its records at once when its connection has ended', async () => {
+    const store = await openedStore();
+    const { recordId } = await bring(store, 'completed', newOn(NUMBER));
+    const before = store.connectionOf(recordId);
+    await servers[NUMBER]?.admin.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+    await until(() => store.connectionOf(recordId) !== before);
+    expect(await store.idsOf(recordId.slice(0, 12))).toEqual([recordId]);
+  });
+
   it('without its records, starts no key there, although the cluster was down when it was connected again', async () => {
     const gateways = [await opened(), await opened()] as const;
     const [{ store, watch }, other] = gateways;

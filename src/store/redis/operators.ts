@@ -190,7 +190,11 @@ export async function allMasters({ commands, names }: Omit<Records, 'isLeased'>)
   const addresses = new Set(client.slots.map((nodes) => nodes?.[0]));
   if ([...addresses].every((address) => address !== undefined && connected.has(address)))
     return mastersOf(client);
-  const away = () => names.partitions.filter((_, at) => !(commands.connectionOf(at) instanceof Redis));
+  // One partition of each, because ioredis refuses a second command to a master while the first one connects to it.
+  const away = (): string[] => {
+    const starts = new Map(names.partitions.map((start, at) => [commands.connectionOf(at), start]));
+    return [...starts].flatMap(([connection, start]) => (connection instanceof Redis ? [] : [start]));
+  };
   // A command connects to its master, or fails.
   await Promise.all(away().map((start) => commands.call(() => client.exists(`${start}open`))));
   if (away().length > 0)
