@@ -96,8 +96,12 @@ export class ApplicationWriter implements CommandWriter {
     return this.#options.clock.monotonicMs() + this.#offsetMs;
   }
 
-  ask<Answer>(command: number, values: () => Value[] = () => []): Promise<Answer> {
-    return this.#whenFree(this.#options.timeoutMs, () =>
+  ask<Answer>(
+    command: number,
+    values: () => Value[] = () => [],
+    withinMs = this.#options.timeoutMs,
+  ): Promise<Answer> {
+    return this.#whenFree(withinMs, () =>
       this.#inTransaction((changes) => changes.apply(command, values()) as Answer),
     );
   }
@@ -138,8 +142,9 @@ export class ApplicationWriter implements CommandWriter {
     try {
       return await this.#whenFree(this.#options.timeoutMs, () => this.#inTransaction(act));
     } catch (error) {
-      // What the function did after a ROLLBACK may have been committed, without the claim.
-      if (isEnded) await this.ask(COMMANDS.write, claim).catch(() => {});
+      // What the function did after a ROLLBACK may have been committed, without the claim. It waits for as long as another process holds
+      // the database, because without it the key would be free.
+      if (isEnded) await this.ask(COMMANDS.write, claim, Number.POSITIVE_INFINITY).catch(() => {});
       throw error instanceof Thrown ? error.cause : error;
     }
   }

@@ -22,6 +22,9 @@ function openDatabase(file = join(temporaryFolder(), 'payouts.sqlite')): Databas
   return database;
 }
 
+/** The time limit of the store's commands is 500 ms. */
+const LONGER_THAN_A_COMMAND_MS = 1000;
+
 /** An application with this handler, and its database. */
 async function application(handler: Handler, { file, setting = '', ...options }: Options = {}) {
   const database = openDatabase(file);
@@ -221,6 +224,23 @@ describe('a handler with a transaction on SQLite', () => {
       expect([key, paid(key)]).toEqual([key, times]);
     }
     expect(runs).toBe(Object.keys(ends).length);
+  });
+
+  it('is in doubt if the function ends the transaction, and another process then holds the database for long', async () => {
+    const { post, paid, database } = await application(async (idempotency, database) => {
+      await idempotency.transaction(() => {
+        database.exec('ROLLBACK');
+        database.prepare(INSERT).run('k');
+        other.exec('BEGIN IMMEDIATE');
+        setTimeout(() => other.exec('ROLLBACK'), LONGER_THAN_A_COMMAND_MS);
+        return PAID;
+      });
+    });
+    const other = new DatabaseSync(database.location() as string);
+    onTestFinished(() => other.close());
+    expect((await post('k')).status).toBe(502);
+    expect(codeOf(await post('k'))).toBe('outcome_unknown');
+    expect(paid('k')).toBe(1);
   });
 
   it.each(['BEGIN', 'SAVEPOINT own'])(
