@@ -22,6 +22,7 @@ import pg from 'pg';
 import { schemaSql } from '../../src/store/postgres/schema.ts';
 import { freePort } from './free-port.ts';
 import { limitFiles } from './limit-files.ts';
+import { until } from './until.ts';
 
 /** Debian keeps the programs of each version in a folder of its own. */
 const BIN = ['/usr/lib/postgresql']
@@ -94,6 +95,15 @@ async function launched(server: PostgresServer, start: () => Promise<void>): Pro
   } catch (error) {
     await server.stop();
     throw error;
+  }
+}
+
+/** Whether a process still holds what it had: one that nobody has waited for holds nothing. */
+function isRunning(pid: number): boolean {
+  try {
+    return !/\) [ZX] /.test(readFileSync(`/proc/${pid}/stat`, 'latin1'));
+  } catch {
+    return false;
   }
 }
 
@@ -213,14 +223,17 @@ export class PostgresServer {
     return [...children.trim().split(' ').filter(Boolean).map(Number), this.pid];
   }
 
-  #signal(signal: 'SIGSTOP' | 'SIGCONT' | 'SIGKILL'): void {
-    for (const pid of this.#stopped())
+  /** @returns its processes */
+  #signal(signal: 'SIGSTOP' | 'SIGCONT' | 'SIGKILL'): number[] {
+    const pids = this.#stopped();
+    for (const pid of pids)
       try {
         process.kill(pid, signal);
       } catch (error) {
         // It has ended meanwhile.
         if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error;
       }
+    return pids;
   }
 
   /** Makes writes behind this place of any file fail, as on a full disk, or succeed again. Until it is started again. */
@@ -244,15 +257,16 @@ export class PostgresServer {
     this.#signal('SIGCONT');
   }
 
-  /** SIGKILL to the server and all its backends. Resolves when it is gone. */
+  /** SIGKILL to the server and all its backends. Resolves when they are gone: one that is left keeps the next server from starting. */
   async kill(): Promise<void> {
     const child = this.#process;
     this.#process = undefined;
     if (!child || child.exitCode !== null) return;
-    if (existsSync(`/proc/${this.pid}`)) this.#signal('SIGKILL');
+    const pids = existsSync(`/proc/${this.pid}`) ? this.#signal('SIGKILL') : [];
     const exited = once(child, 'exit');
     child.stdin.end();
     await exited;
+    await until(() => !pids.some(isRunning));
   }
 
   async restart(): Promise<void> {
