@@ -204,7 +204,7 @@ describe('with a synchronous standby', async () => {
     const store = await storeForTest(place, SHORT);
     const owner = await bring(store, 'executing');
     const { count } = await store.visit('protect');
-    await promote(standby);
+    await standby.promote();
     proxy.aimAt(standby.port);
     // The old primary waits for a standby, for ever.
     expect(await failureOf(store.complete(owner, paid()))).toBeInstanceOf(StoreUnavailable);
@@ -227,10 +227,6 @@ async function addressOf(server: PostgresServer) {
     schema: 'oncegate',
   };
   return { proxy, place };
-}
-
-async function promote(standby: PostgresServer): Promise<void> {
-  await standby.admin.query('SELECT pg_promote()');
 }
 
 describe('a failover', () => {
@@ -264,7 +260,7 @@ describe('a failover', () => {
     const merchants = Array.from({ length: 16 }, (_, number) => pay(number));
     await until(async () => completed.length > 100);
     // The primary does not end: it has no standby any more, and is reached no more.
-    await promote(standby);
+    await standby.promote();
     proxy.aimAt(standby.port);
     proxy.cut();
     const before = completed.length;
@@ -308,7 +304,7 @@ describe('a failover', () => {
       const owner = await bring(store, 'completed');
       await primary.kill();
       await standby.start();
-      await promote(standby);
+      await standby.promote();
       proxy.aimAt(standby.port);
       await until(async () => (await store.health()).ok);
       await refusing.watch.visit();

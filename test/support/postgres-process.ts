@@ -269,6 +269,16 @@ export class PostgresServer {
     await until(() => !pids.some(isRunning));
   }
 
+  /**
+   * Makes a standby the primary. It asks again and again, because a statement that waits for the end may be in the way of what the
+   * standby has to apply before.
+   */
+  async promote(): Promise<void> {
+    await this.admin.query('SELECT pg_promote(false)');
+    const inRecovery = 'SELECT pg_is_in_recovery() AS found';
+    await until(async () => !(await this.admin.query(inRecovery)).rows[0].found);
+  }
+
   async restart(): Promise<void> {
     await this.kill();
     await this.start();

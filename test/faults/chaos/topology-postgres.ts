@@ -139,7 +139,7 @@ export async function startPostgresPair(isSynchronous: boolean): Promise<Topolog
   const failOver = async (cut: boolean) => {
     const old = primary;
     if (settings) await standby.set(settings);
-    await standby.admin.query('SELECT pg_promote()');
+    await standby.promote();
     primary = standby;
     wire.aimAt(primary.port);
     if (cut) wire.cut();
