@@ -107,7 +107,7 @@ export interface Register {
    * be sent on a new connection. Only for a register on servers.
    */
   connectionOf?(id?: RecordId): unknown;
-  /** The connections to all its servers, and what stands for that to one which is away. Default: the one of {@link connectionOf} */
+  /** One entry for each of its servers: the connection, or a placeholder while that server is away. Default: the one of {@link connectionOf} */
   readonly connections?: readonly unknown[];
   /** Calls `act` each time when a new connection can be used. */
   onConnected?(act: () => void): void;

@@ -98,7 +98,7 @@ async function launched(server: PostgresServer, start: () => Promise<void>): Pro
   }
 }
 
-/** Whether a process still holds what it had: one that nobody has waited for holds nothing. */
+/** Whether a process still runs. A zombie has ended, and holds no memory any more. */
 function isRunning(pid: number): boolean {
   try {
     return !/\) [ZX] /.test(readFileSync(`/proc/${pid}/stat`, 'latin1'));
