@@ -9,7 +9,7 @@ import { systemClock } from '../lib/clock.ts';
 import { thisBuild } from '../lib/program.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
-import { namingPort, readArguments, required, TEXT, type Terminal } from './arguments.ts';
+import { explainFailure, namingPort, readArguments, required, TEXT, type Terminal } from './arguments.ts';
 import { ConfigFile } from './config-file.ts';
 
 const USAGE = `oncegate serve --config FILE
@@ -91,8 +91,9 @@ export async function startGateway(
 }
 
 /**
- * The first SIGTERM or SIGINT starts a graceful shutdown. The second one ends the process at once. Call it before the start has
- * ended: a gateway serves before that, and without a listener a signal would cut what it executes.
+ * The first SIGTERM or SIGINT starts a graceful shutdown, after the start if that has not ended. The second one ends the process at once.
+ * Call it before the start has ended: a gateway serves before that, and without a listener a signal would cut what it executes. The exit
+ * code is 0, or that of the error if the shutdown fails.
  *
  * @param afterwards called after the shutdown, before the process ends
  */
@@ -104,11 +105,17 @@ export function shutDownOnSignal(
   const onSignal = (signal: 'SIGTERM' | 'SIGINT') => {
     if (isStopping) process.exit(1);
     isStopping = true;
-    const shutDown = ({ emit, shutdown }: ServedGateway) => {
+    const shutDown = async ({ emit, shutdown }: ServedGateway) => {
       emit('shutting_down', { signal });
-      return shutdown()
-        .then(afterwards)
-        .finally(() => process.exit());
+      try {
+        await shutdown();
+        await afterwards();
+      } catch (error) {
+        const { message, code } = explainFailure(error);
+        process.stderr.write(`oncegate: the shutdown failed: ${message}\n`);
+        process.exitCode = code;
+      }
+      process.exit();
     };
     // A start that fails ends the process elsewhere.
     void starting.then(shutDown, () => {});
