@@ -66,7 +66,7 @@ export const NOTES: Record<keyof typeof CATALOGUE, string> = {
   slots: 'The option `upstream.maxConnections`',
   slotsInUse: `At the limit with a slow backend, the backend is the bottleneck; with a fast one, raise \`maxConnections\`, or add gateways. ${SIZE}`,
   slotsHeldLong:
-    'A backend that hangs shows here before its time limit: [OncegateUpstreamHangs](runbook/OncegateUpstreamHangs.md). It is renewed by those who read it, a scrape or the console, so with one scrape every 15 seconds these are 15',
+    'A backend that hangs shows here before its time limit: [OncegateUpstreamHangs](runbook/OncegateUpstreamHangs.md). The gauge is updated only when a scrape or the console reads it, so with one scrape every 15 seconds it counts those of more than 15',
   slotsQueued: `Their limit is \`upstream.maxQueued\`. ${SIZE}`,
   streams: 'At `upstream.maxStreams`, raise the limit as far as the backend can serve',
   keys: 'With `auth.keys.source: upstream`, those that the backend has accepted',

@@ -31,14 +31,14 @@ gateway exports the usual metrics of its process (\`process_…\`, \`nodejs_…\
   store and then the sum: \`oncegate_store_info\` says which store a gateway is on.
 - **Buckets** of \`oncegate_request_duration_seconds\`, \`oncegate_upstream_duration_seconds\` and
   \`oncegate_merchant_request_duration_seconds\` are close together around the time limits of the configuration at the start
-  (\`upstream.responseTimeoutMs\`, the longest \`waitMs\`, \`lock.leaseMs\`), and from a second on never further apart than by a third: so wrong can
-  a quantile be at most there, and at a limit a few percent. Gateways with other limits have other buckets: give all of them the same.
+  (\`upstream.responseTimeoutMs\`, the longest \`waitMs\`, \`lock.leaseMs\`), and from a second on each is at most a third larger than the one before. So
+  a quantile is wrong by a third at most from a second on, and by a few percent near a limit. Gateways with other limits have other buckets: give all of them the same.
   A reload that changes \`waitMs\` does not move them, because the histograms would begin at 0 again; a restart does.
 - **Series exist from the start**, at 0, for every combination of label values, unless the column *exists* says otherwise: rate() does not
   see the first event of a series that begins with it.
 - **Labels are bounded.** \`operation\`: a name of the configuration, \`other\` or \`undeclared\`
-  ([Declare operations](configuration.md#declare-operations)); in the metrics marked with \`none\`, also that, for requests that are
-  refused before they are identified. \`merchant\`: a code of [\`metrics.merchants\`](configuration.md#metrics-of-single-merchants), or
+  ([Declare operations](configuration.md#declare-operations)); in the metrics marked with \`none\`, that too: \`none\` are requests
+  that are refused before they are identified. \`merchant\`: a code of [\`metrics.merchants\`](configuration.md#metrics-of-single-merchants), or
   \`other\` for all others. \`outcome\`: see [below](#outcomes).
 - **Exemplars**: a scraper that asks for OpenMetrics gets the trace id (\`trace_id\`) of the newest request of each bucket, in the
   histograms marked so. The text format has none. Start Prometheus with \`--enable-feature=exemplar-storage\` to keep them.

@@ -27,7 +27,7 @@ export function createAdmin(source: AdminSource, tools: AdminTools): Express {
   const bySession = Router().use(checkHost(tools.options), checkOrigin, requireSession(sessions));
   // Without a token, everyone who can reach the port could release a key.
   const byToken = token === undefined ? refuseOff : checkToken('/records', { token, tokens: [] });
-  // What may read the metrics only logs nobody in.
+  // A token that may only read the metrics cannot log in.
   const options = { ...tools.options, tokens: tokens.filter(({ only }) => only === undefined) };
   const hasConsole = isOn && (token !== undefined || options.tokens.length > 0);
   const app = express();

@@ -15,7 +15,7 @@ const MAX_TRUSTED = 100;
  * refused too: otherwise an attacker could go on guessing. A right token does not reset the count: otherwise the holder of one token
  * could guess others.
  *
- * A wrong token that an address repeats is one try: a Prometheus with an old token guesses nothing. An address that had a right
+ * A wrong token that an address repeats is one try, because repeating it guesses nothing: a Prometheus with an old token does so. An address that had a right
  * token within the last five minutes is refused only for its own wrong tokens, so that nobody else can keep the metrics from it.
  */
 export class Tries {

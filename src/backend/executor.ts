@@ -52,7 +52,10 @@ export class Executor {
   readonly #options: UpstreamOptions;
   readonly #maxResponseBytes: number;
   readonly #clock: Clock;
-  /** undici reports the end of a response after a reset too. The end is orderly only within the 'end' event of the socket. */
+  /**
+   * undici reports the end of a response after a reset too. The end is orderly only within the 'end' event of its socket. Events run one
+   * after the other, so one flag is enough for all sockets.
+   */
   readonly #connection = { isEnding: false };
 
   /** @param tls for an https backend. Default: it must have a certificate of a well-known authority */

@@ -66,7 +66,7 @@ export class ConfigFile {
       try {
         await this.#gateway.reload(config);
       } catch {
-        throw new ConfigError(this.#path, ['operations and limits: cannot be put in force']);
+        throw new ConfigError(this.#path, [`${changed.join(', ')}: cannot be put in force`]);
       }
       this.#versions = withVersion(this.#versions, config);
     }

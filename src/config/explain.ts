@@ -32,7 +32,7 @@ export function explain(
 }
 
 /**
- * The options that a program passes to a function, with their defaults. Their declared type must be one that the schema takes.
+ * The options that a program passes to a function, with their defaults. The schema must take the type of `value`.
  *
  * @throws {TypeError} that names the function and each mistake
  */

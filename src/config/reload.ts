@@ -12,8 +12,8 @@ export type ReloadDecision =
   | { kind: 'refused'; mistakes: string[] };
 
 /**
- * The most versions of `operations` that identify requests differently, from one start to the next. All of them stay in
- * memory, an unprotected request is compared with each, and each new name begins new series of metrics.
+ * How many versions of `operations` that identify requests differently a process takes, the first one included. One more is refused: all of
+ * them stay in memory, an unprotected request is compared with each, and each new name begins new series of metrics.
  */
 export const MAX_VERSIONS = 32;
 

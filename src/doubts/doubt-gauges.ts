@@ -15,7 +15,10 @@ export interface DoubtGaugesOptions {
 
 /** Several resolutions of one moment lead to one count. */
 const SOON_MS = 50;
-/** How much sooner than usual the keys may be counted after resolutions: a lookup may resolve thousands, one after the other. */
+/**
+ * After resolutions the keys are counted again, but not before a third of the usual time has passed since the last count: a lookup may
+ * resolve thousands, one after the other.
+ */
 const SOONER = 3;
 
 const RESOLUTION_KINDS = RESOLVED_AS.flatMap((as) => RESOLUTION_SOURCES.map((by) => ({ as, by })));

@@ -201,8 +201,8 @@ export function createApp(
   return {
     ...{ Request, Response },
     handle(req, res) {
-      // Express calls this with an error, with a refusal, or with nothing if no middleware has answered. It does so in a later
-      // turn of the event loop, when a body that came in the same packet has been read: then the connection can be kept.
+      // Express calls this with an error, with a refusal, or with nothing if no middleware has answered. It calls in a later turn of
+      // the event loop. By then a body that came in the same packet has been read, and the connection can be kept.
       const end = (refusal: unknown = new Error('no middleware has answered')) =>
         answerRefusal(refusal, req, res);
       // Express runs no middleware for a target that has no path, such as a://. It is admitted, and `checkHead` refuses it.

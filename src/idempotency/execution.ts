@@ -234,7 +234,7 @@ export class Executions {
   }
 
   /**
-   * Stores a response after a first attempt has failed. `late`: the store did not answer within `completeRetryMs`; the write is
+   * Stores a response, and repeats that until the store answers. `late`: the store did not answer within `completeRetryMs`; the write is
    * repeated in the background.
    */
   async #repeatComplete(call: Call, { write, ended }: Completing, cause: unknown): Promise<Written | 'late'> {

@@ -89,8 +89,8 @@ export class Ledger extends LedgerReader {
         throw new StoreUnavailable('the store was connected again', { maybeWritten: false });
       return rules.start(held, execution, this.#own, stamp);
     };
-    // Nothing is there, as far as this gateway knows, so the rule writes.
     const decrypt = this.#decrypter<{ kind: 'started' }>(recordId);
+    // The guess is that nothing is there, so the rule writes first, and reads only what a refused write brings.
     return this.#apply(recordId, undefined, rule, decrypt, execution) as Promise<StartAnswer>;
   }
 
@@ -126,7 +126,7 @@ export class Ledger extends LedgerReader {
   /**
    * Extends the owner's lease.
    *
-   * @returns `lost` if other gateways may have found the owner dead meanwhile. The lease is taken again if it is free.
+   * @returns `lost` if other gateways may have found the owner dead meanwhile. Even then the lease is taken again, if it is free.
    */
   async renew(owner: Owner): Promise<Written | 'lost'> {
     const { recordId, token } = owner;

@@ -193,7 +193,7 @@ function headersMaker({ authorization, replaceWith }: z.infer<typeof forwardOpti
   const keyHeaders = idempotencyOptions.shape.headers.parse(undefined);
   const keep = (value: string) => (authorization === 'keep' ? value : undefined);
   return (req: Request, requestId: string): string[] => {
-    // `idempotency` asks for no merchant if there is no key.
+    // `idempotency` has not asked its option `merchant` if the request has no key.
     const merchantCode = findContext(req)?.merchant?.code || req.merchant?.code || '';
     const names = executionOf(req)?.keyHeaders ?? keyHeaders;
     // A backend that knows retries by the key must get the one that the record has.

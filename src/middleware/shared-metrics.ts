@@ -59,8 +59,8 @@ export type StoreMetricsOptions = Omit<DoubtGaugesOptions, 'everyMs' | 'store'>;
 /**
  * Shows what is known of a store: its keys in doubt, what it uses, and what it reports. Several `idempotency` on one store with the
  * same metrics share this, so that everything is counted once. (Metrics of several stores show the keys of the store that was
- * counted last.) It stays after the last one was closed: new gauges would add all resolutions of the store to the same counters
- * again.
+ * counted last.) The gauges stay after the last `idempotency` was closed: new ones would add all resolutions of the store to the same
+ * counters again.
  */
 export function shareStoreMetrics(
   store: OpenedStore,

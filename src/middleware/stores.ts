@@ -55,7 +55,7 @@ export interface SqliteStoreOptions extends LifetimeOptions {
    */
   database?: ApplicationDatabase;
   /**
-   * A file, of this application only, that notes which store it uses. A store that was emptied, or restored from a backup, then starts
+   * The path of a file in which this application notes which store it uses; no other application may use the file. A store that was emptied, or restored from a backup, then starts
    * no new key until `oncegate store accept`. Default: the store is not watched, and pays keys again that it has forgotten.
    */
   identityFile?: string;
@@ -112,7 +112,7 @@ export interface RedisStoreOptions extends LifetimeOptions {
   /** Prefix of every Redis key. Default `oncegate`. */
   prefix?: string;
   /**
-   * A file, of this application only, that notes which store it uses. A store that was emptied, or restored from a backup, then starts
+   * The path of a file in which this application notes which store it uses; no other application may use the file. A store that was emptied, or restored from a backup, then starts
    * no new key until `oncegate store accept`. Default: the store is not watched, and pays keys again that it has forgotten.
    */
   identityFile?: string;
@@ -140,7 +140,7 @@ export interface PostgresStoreOptions extends LifetimeOptions {
     mayLoseOnFailover?: boolean;
   };
   /**
-   * A file, of this application only, that notes which store it uses. A store that was emptied, or restored from a backup, then starts
+   * The path of a file in which this application notes which store it uses; no other application may use the file. A store that was emptied, or restored from a backup, then starts
    * no new key until `oncegate store accept`. Default: the store is not watched, and pays keys again that it has forgotten.
    */
   identityFile?: string;

@@ -99,7 +99,7 @@ function receiveBody(req: IncomingMessage, { bodyBytes, bodyTimeoutMs, budget }:
       finish('too_large');
       context.isTooLarge = true;
       req.unshift(Buffer.concat([buffer.whole(), chunk]));
-      // It is streamed or refused, and an upload may last for minutes.
+      // The body is not held any more: it is streamed or refused. An upload may last for minutes, so its memory is free for others.
       giveBack();
     } else if (budget.take(chunk.length)) {
       // The body is held until the request has ended, even if its merchant disconnects before.

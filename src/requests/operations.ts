@@ -218,7 +218,7 @@ export class Operations {
     const names = onPath.map(({ operation }) => operation.name);
     return {
       ...this.#other,
-      // A secret key that may only read must not write to the same path.
+      // With the name of an operation that reads, a secret key must not send other methods to its path: they need `undeclared` too.
       scopes: isOnEveryPath(method, onPath) ? names : [...names, 'undeclared'],
       isProtected,
       keyRequired: keyRequired && isProtected,

@@ -94,7 +94,7 @@ export type Closed = 'no' | 'starts' | 'all';
  *
  * **Errors**: a method that cannot answer throws `StoreUnavailable`. If its `maybeWritten` is true, the write may have
  * happened, or may still happen later; repeating it is safe. A value that is not a record of this format is never treated as
- * absent: the method throws `UnreadableRecord`, unless a `replace` names its revision.
+ * absent: the method throws `UnreadableRecord`, unless it is a `replace` that expects the revision of that value.
  */
 export interface Register {
   /** Writes wait for replicas. A read whose answer must survive a failover says so with `mustLast`. */
@@ -103,8 +103,8 @@ export interface Register {
   /** Why creates are refused now, as far as the register knows without a command. */
   readonly refusing?: string | undefined;
   /**
-   * Identifies the connection to the server that holds this record, or, without an id, the store's identity. Changes before anything can
-   * be sent on a new connection. Only for a register on servers.
+   * An object for the connection to the server that holds this record, another one for each new connection. Without an id: the connection
+   * to the server that holds the store's identity. It changes before anything can be sent on the new connection. Only for a register on servers.
    */
   connectionOf?(id?: RecordId): unknown;
   /** One entry for each of its servers: the connection, or a placeholder while that server is away. Default: the one of {@link connectionOf} */
@@ -213,10 +213,10 @@ export interface Transactions {
   /** @throws {StoreUnavailable} not written */
   begin(options: TransactionOptions): Promise<Transaction>;
   /**
-   * Nothing → an executing record, which others see only if the transaction commits it so.
+   * Nothing → an executing record. Others see it only if the transaction commits before it was completed.
    *
    * @returns false if a record is there
-   * @throws {KeyLocked} another transaction has not ended that has written the record; this one is aborted
+   * @throws {KeyLocked} another transaction has written the record and has not ended; this one is aborted
    * @throws {StoreClosed} not written
    * @throws {TypeError} in a savepoint
    */

@@ -248,7 +248,7 @@ export const CATALOGUE = {
   ),
   keyReloads: counter(
     'oncegate_key_reloads_total',
-    'Reloads of the secret keys: ok, refused; merchants_removed, which are ok too: merchants have no key any more',
+    'Reloads of the secret keys: ok; refused; merchants_removed: done, and merchants who had a key have none any more',
     { labels: { result: ['ok', 'refused', 'merchants_removed'] } },
   ),
   keyProbes: counter(

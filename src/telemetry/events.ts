@@ -24,7 +24,7 @@ const [error, warn, info, debug] = [at('error'), at('warn'), at('info'), at('deb
 
 /**
  * Everything that the gateway logs, by the name under which it is told to `emit` (emit.ts), with the metrics that count it. The
- * message never changes with what happened: the fields say that. `npm run generate` makes the runbook's tables from this one.
+ * message never changes with what happened: the fields say that. `npm run generate` makes the table of the log in docs/operations.md from it.
  */
 export const EVENTS = {
   // Requests.

@@ -14,8 +14,8 @@ export const STORE_COMMANDS = [
 ];
 
 /**
- * What `mode: protect` would have done with a request that was sent. All but `executed`, `sent_again` and the last three are
- * duplicates that it would have stopped.
+ * What `mode: protect` would have done with a request that was sent. It would have stopped the duplicates: `replayed`, `waited`,
+ * `mismatch` and `in_doubt`.
  */
 export const WOULD = [
   /** Sent: the key is new. */

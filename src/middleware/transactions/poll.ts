@@ -7,7 +7,7 @@ const LONGEST_MS = 250;
  * Asks less and less often until there is an answer.
  *
  * @param ask resolves to undefined if there is none yet
- * @param gone ends it, as the end of the time does
+ * @param gone stops the asking when it is aborted
  * @returns undefined if there was none in time
  */
 export async function poll<T>(

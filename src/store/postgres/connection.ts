@@ -166,7 +166,7 @@ export class Connection {
   async #unwarned<T>(sent: Promise<T>): Promise<T> {
     this.#warning = undefined;
     const result = await sent.catch((error: unknown) => {
-      // A connection that is opened anew shows where it leads.
+      // The address may lead to another server now: a new connection is checked before it is used.
       if (isOtherServer(error)) this.drop();
       throw error;
     });
@@ -220,7 +220,7 @@ export class Connection {
       values,
     );
     requireFormat(found, schema);
-    // Otherwise the first payout would show it, after it was paid.
+    // A payout would be started and sent, and only its complete would be refused.
     if (!mayWrite)
       throw new StoreUnavailable(
         `postgres: the role may not write all tables of the schema ${schema}: ${SHOWN}`,
@@ -287,7 +287,7 @@ function sslOf({ options }: ClientTls): ClientConfig['ssl'] {
 /**
  * Translates what `pg` throws.
  *
- * @param sent a command that writes was sent
+ * @param sent whether a command was sent that writes
  */
 export function failureOf(error: unknown, schema: string, sent: boolean): StoreUnavailable {
   if (error instanceof StoreUnavailable) return error;
@@ -313,7 +313,7 @@ export function failureOf(error: unknown, schema: string, sent: boolean): StoreU
 }
 
 /**
- * Says of a lock that is not free whether it is that of a row. The functions first take those of the tables, by LOCK TABLE. Only the text
- * of the statement is the same in each language.
+ * Says of a lock that is not free whether it is that of a row. The functions first lock the tables, by LOCK TABLE. The server's messages
+ * depend on its language; the text of the statement does not.
  */
 const isRow = (where: string): boolean => where.includes('.records') && !where.includes('LOCK TABLE');

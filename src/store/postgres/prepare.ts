@@ -34,7 +34,7 @@ export async function prepare(options: ServerOptions): Promise<Prepared> {
     const found = await lookAt(connection, schema);
     if (found === 'prepared') return 'unchanged';
     try {
-      // A large database may be busy.
+      // On a large or busy database this may take longer than the role's time limit for a statement.
       await connection.script(`SET statement_timeout = 0; ${schemaSql(schema)}`);
       return found === 'absent' ? 'made' : 'replaced';
     } catch (error) {

@@ -62,8 +62,8 @@ export class RedisHealth {
   /**
    * Checks the settings of Redis, in a cluster those of every master.
    *
-   * A write that WAIT has counted is on some of the replicas, and a failover may promote another one. So the number of replicas that
-   * must acknowledge it is that of all, those that are away included: one that comes back can be promoted too.
+   * A write that WAIT has counted is on some of the replicas, and a failover may promote another one. So all
+   * replicas must acknowledge it, those that are away included: a replica that comes back can be promoted too.
    *
    * @throws {StoreUnavailable} if Redis is older than 7.0 (which has no script flags) or evicts
    */

@@ -22,8 +22,8 @@ const numbered = RECORD_COLUMNS.map((_, i) => `?${COLUMNS_AT + i + 1}`);
 const CREATE: Partial<Replace> = { unlessClosed: true };
 
 /**
- * The values of the command `write`. What is left of a lifetime was counted at `runningMs`, when the write was asked for: it does
- * not begin to count when the commit before this one has ended. Rounded up, so that a record never seems older than it is.
+ * The values of the command `write`. A lifetime begins at `runningMs`, when the write was asked for, and not later when it is committed.
+ * It is rounded up, so that a record never seems older than it is.
  */
 export function valuesOfWrite(id: RecordId, write: Create | Replace, runningMs: number): Value[] {
   const { record, expiresInMs } = write;
