@@ -19,7 +19,7 @@ export const USAGE = `npm run bench -- [options]
 Compares oncegate with its peers on the same work. Builds oncegate, starts every system on a free loopback port, and lets the
 systems run in turn, round after round. The system under test has one core; load, backend, Redis and PostgreSQL share the
 other one.
-Takes about fourteen minutes. It needs two cores and an otherwise idle machine. Prints the tables of the README and of
+Takes about half an hour. It needs two cores and an otherwise idle machine. Prints the tables of the README and of
 docs/performance.md, and writes every measurement to bench/results.json.
 
   --quick       ninety seconds: one round of the most important systems
