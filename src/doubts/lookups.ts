@@ -26,6 +26,7 @@ export interface Lookup {
 /** A key in doubt that this process looks up until the backend's answer decides it. */
 interface Doubt {
   recordId: RecordId;
+  /** That of the record when it was last read. A key that was released may be used again for another operation. */
   operation: string;
   /** Names the execution in doubt; undefined until the record has been read. */
   token: Token | undefined;
@@ -212,10 +213,14 @@ export class Lookups {
   }
 
   async #attempt(doubt: Doubt): Promise<Verdict> {
-    const { recordId, operation } = doubt;
-    const lookup = this.#byOperation.get(operation);
+    const { recordId } = doubt;
     const record = await this.#store.get(recordId);
-    if (!lookup || !record || !mayBeInDoubt(record, doubt)) return 'changed';
+    if (!record || !mayBeInDoubt(record, doubt)) return 'changed';
+    // The lookup of another operation does not know this transaction, and could release a key that was paid.
+    const { operation } = record;
+    const lookup = this.#byOperation.get(operation);
+    if (!lookup) return 'changed';
+    doubt.operation = operation;
     this.#noteToken(doubt, record.token);
     const inDoubtMs = this.#clock.monotonicMs() - doubt.metMs;
     const answer = await lookup.ask(record);
@@ -235,7 +240,7 @@ export class Lookups {
     if (resolved === 'alive') return this.#postpone(doubt);
     if (resolved === 'changed') return 'changed';
     const { merchant, state: from } = record;
-    const what = { recordId, merchant, operation: record.operation };
+    const what = { recordId, merchant, operation };
     this.#emit('resolved', { ...what, ...note, from, to: resolution.as });
     return 'resolved';
   }
