@@ -30,7 +30,10 @@ interface Doubt {
   operation: string;
   /** Names the execution in doubt; undefined until the record has been read. */
   token: Token | undefined;
-  /** Monotonic time at which this process found the key in doubt. A release depends on this age, never on a wall clock. */
+  /**
+   * Monotonic time at which this process found the key in doubt, without a living owner. A release depends on this age, never on a
+   * wall clock.
+   */
   metMs: number;
   dueMs: number;
   pauseMs: number;
@@ -221,6 +224,7 @@ export class Lookups {
     const lookup = this.#byOperation.get(operation);
     if (!lookup) return 'changed';
     doubt.operation = operation;
+    if (await this.#store.hasLivingOwner(recordId)) return this.#postponeLiving(doubt);
     this.#noteToken(doubt, record.token);
     const inDoubtMs = this.#clock.monotonicMs() - doubt.metMs;
     const answer = await lookup.ask(record);
@@ -237,12 +241,18 @@ export class Lookups {
     const note = { by: 'lookup', reason: answer.said, source: 'lookup' as const };
     const resolved = await this.#store.resolve(recordId, record.token, resolution, note);
     this.#emit('lookups', { operation, result: resolved === 'ok' ? resolution.as : 'unknown' });
-    if (resolved === 'alive') return this.#postpone(doubt);
+    if (resolved === 'alive') return this.#postponeLiving(doubt);
     if (resolved === 'changed') return 'changed';
     const { merchant, state: from } = record;
     const what = { recordId, merchant, operation };
     this.#emit('resolved', { ...what, ...note, from, to: resolution.as });
     return 'resolved';
+  }
+
+  /** The age starts at zero once the owner is dead: a handler may pay as long as it runs, although it was taken for dead before. */
+  #postponeLiving(doubt: Doubt): 'open' {
+    doubt.token = undefined;
+    return this.#postpone(doubt);
   }
 
   /** Schedules the next lookup: after a pause that doubles, or when "not executed" can be believed, if that is sooner. */

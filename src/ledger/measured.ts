@@ -8,8 +8,8 @@ import type { Store } from './ledger.ts';
 export const TIMED = {
   ...{ start: 'start', peek: 'peek', restart: 'restart', renew: 'renew', complete: 'complete' },
   ...{ release: 'release', leaveInDoubt: 'in_doubt', takeBack: 'release', aliveForMs: 'peek' },
-  ...{ get: 'get', isOwnerGone: 'peek', expiresInMs: 'expires_in', list: 'list', resolve: 'resolve' },
-  ...{ audit: 'audit', readIdentity: 'read_mark', visit: 'mark', health: 'health' },
+  ...{ get: 'get', isOwnerGone: 'peek', hasLivingOwner: 'peek', expiresInMs: 'expires_in', list: 'list' },
+  ...{ resolve: 'resolve', audit: 'audit', readIdentity: 'read_mark', visit: 'mark', health: 'health' },
 } as const satisfies Partial<Record<keyof Store, string>>;
 
 type Timed = keyof typeof TIMED;

@@ -75,6 +75,13 @@ export class LedgerReader {
     return seen !== undefined && (await this.#isDead(recordId, seen));
   }
 
+  /** Whether the record's owner shows that it is alive and may still complete it. Also of a record that is in doubt. Only reads. */
+  async hasLivingOwner(recordId: RecordId): Promise<boolean> {
+    const seen = await this.register.read(recordId);
+    if (!seen || seen.record.state === 'completed' || seen.record.ownerGaveUp) return false;
+    return await this.#isAlive(recordId, seen);
+  }
+
   /**
    * In how many milliseconds the record expires, if there is one and nothing changes it. SQLite counts running time, so there the
    * record can live longer.
@@ -161,8 +168,11 @@ export class LedgerReader {
   }
 
   async #isDead(id: RecordId, seen: Seen): Promise<boolean> {
-    if (seen.record.state !== 'executing') return false;
-    return !rules.isAlive(seen.isLeased === undefined ? await this.askNodes(id, seen) : (seen as Held));
+    return seen.record.state === 'executing' && !(await this.#isAlive(id, seen));
+  }
+
+  async #isAlive(id: RecordId, seen: Seen): Promise<boolean> {
+    return rules.isAlive(seen.isLeased === undefined ? await this.askNodes(id, seen) : (seen as Held));
   }
 
   /** The record if it is executing and its owner is dead. A record that cannot be read is not counted. */
