@@ -1,5 +1,5 @@
 import { isDeepStrictEqual } from 'node:util';
-import { identificationOf, type MatchOptions } from '../requests/match-options.ts';
+import { identificationOf, literalOf, type MatchOptions, matchesPath } from '../requests/match-options.ts';
 import { pathText } from './explain.ts';
 import { type Config, contradictions } from './schema.ts';
 
@@ -56,6 +56,8 @@ export function mergeReload(versions: readonly Config[], loaded: Config): Reload
   return { kind: 'accepted', config: merged, changed, needsRestart };
 }
 
+type Declared = Config['operations'][number];
+
 /**
  * Names that have meant other requests since the start, and now have another lookup. That lookup would be asked about the keys of those
  * requests too. It does not know them, and could release keys that were paid.
@@ -64,10 +66,11 @@ function reusedNames(versions: readonly Config[], operations: Config['operations
   return operations.flatMap(({ name, match, idempotency: { lookup } }, i) => {
     const isReused = versions.some((version) =>
       version.operations.some(
-        (earlier) =>
+        (earlier, at) =>
           earlier.name === name &&
-          !matchesSame(earlier.match, match) &&
-          !isDeepStrictEqual(earlier.idempotency.lookup, lookup),
+          !isDeepStrictEqual(earlier.idempotency.lookup, lookup) &&
+          (!matchesSame(earlier.match, match) ||
+            losesRequests(match, version.operations.slice(0, at), operations.slice(0, i))),
       ),
     );
     if (lookup === undefined || !isReused) return [];
@@ -75,6 +78,20 @@ function reusedNames(versions: readonly Config[], operations: Config['operations
       `operations[${i}].name: "${name}" named other requests since the start, and its new lookup would be asked about their keys: choose another name, or restart the gateway`,
     ];
   });
+}
+
+/** Whether an operation that was not declared before this one, and now is, may take requests from it. */
+const losesRequests = (match: MatchOptions, before: readonly Declared[], now: readonly Declared[]): boolean =>
+  now.some(
+    (first) =>
+      mayOverlap(first.match, match) && !before.some((known) => matchesSame(known.match, first.match)),
+  );
+
+function mayOverlap(a: MatchOptions, b: MatchOptions): boolean {
+  if (!a.methods.some((method) => b.methods.includes(method))) return false;
+  if (Object.entries(a.where).some(([name, value]) => (b.where[name] ?? value) !== value)) return false;
+  const arePatterns = literalOf(a.path) === undefined && literalOf(b.path) === undefined;
+  return arePatterns || matchesPath(a.path, b.path) || matchesPath(b.path, a.path);
 }
 
 const matchesSame = (a: MatchOptions, b: MatchOptions): boolean =>

@@ -79,6 +79,28 @@ describe('a reload of the configuration', () => {
     expect(mergeReload(same, reused).kind).toBe('accepted');
   });
 
+  it('is refused if a new operation takes requests from a name that gets another lookup', () => {
+    const operation = (name: string, match: string, path?: string) =>
+      `  - { name: ${name}, match: { method: POST, ${match} }, idempotency: ${
+        path ? `{ inDoubt: lookup, lookup: { path: "${path}/{merchant}/{key}", released: [404] } }` : '{}'
+      } }\n`;
+    const versionOf = (...operations: string[]) => parse(`${UPSTREAM}operations:\n${operations.join('')}`);
+    const before = versionOf(operation('call', 'path: /pay', '/all'));
+    const withdrawal = operation('withdraw', 'path: /pay, where: { action: withdraw }');
+    const after = versionOf(withdrawal, operation('call', 'path: /pay', '/checkouts'));
+    expect(mergeReload([before], after)).toEqual({
+      kind: 'refused',
+      mistakes: [expect.stringMatching(/^operations\[1\]\.name: "call" named other requests/)],
+    });
+    const accepted: [before: Config, after: Config][] = [
+      [before, versionOf(withdrawal, operation('call', 'path: /pay', '/all'))],
+      [before, versionOf(operation('refund', 'path: /refund'), operation('call', 'path: /pay', '/new'))],
+      [after, versionOf(withdrawal, operation('call', 'path: /pay', '/new'))],
+      [after, versionOf(operation('call', 'path: /pay', '/new'))],
+    ];
+    for (const [earlier, later] of accepted) expect(mergeReload([earlier], later).kind).toBe('accepted');
+  });
+
   it('is refused if the operations have changed too often since the start', () => {
     const numbered = (i: number) => parse(UPSTREAM + withdraw('waitMs: 0').replace('/pay', `/pay${i}`));
     let versions: Config[] = [];
