@@ -79,7 +79,10 @@ export interface IdempotencyOptions {
    * the merchant that `bearerAuth` has found.
    */
   merchant?(req: HandlerRequest): string | undefined;
-  /** Name of the operation, in metrics, the log and records. A word in lower case. Default `handler`. */
+  /**
+   * Name of the operation, in metrics, the log and records. A word in lower case. Default `handler`. A lookup is asked about all keys
+   * in doubt of its operation, so two handlers on one store need two names if one of them has a lookup.
+   */
   operation?: string;
   /**
    * Name of this layer, a part of each record's id: 1 to 32 characters a-z, 0-9 and `-`. In one call chain, this application and a gateway
@@ -240,6 +243,28 @@ export function handlerLookups(
     }
   };
   return new Map([[operation, { ...times, ask: askOnce }]]);
+}
+
+/**
+ * Notes that a handler uses the name of its operation on its store.
+ *
+ * @returns gives the name back
+ * @throws {TypeError} if another one uses it, and a lookup would be asked about the keys of both. It does not know those of the other
+ *   handler, and could release keys that were paid
+ */
+export function claimOperation(
+  { lookup }: IdempotencyOptions,
+  { layer, operation }: Policy,
+  { claims }: OpenedStore,
+): () => void {
+  const claim = { layer, operation, ask: lookup?.ask };
+  for (const other of claims)
+    if (other.layer === layer && other.operation === operation && other.ask !== claim.ask)
+      throw new TypeError(
+        `idempotency: operation: "${operation}" has another lookup, or none, elsewhere on this store: give each handler's operation a name of its own`,
+      );
+  claims.add(claim);
+  return () => void claims.delete(claim);
 }
 
 function answerOfLookup(result: LookupResult): LookupAnswer {

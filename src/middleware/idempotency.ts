@@ -22,6 +22,7 @@ import type { AllMetrics } from '../telemetry/metrics.ts';
 import { RequestLog } from '../telemetry/request-log.ts';
 import {
   checkLifetimes,
+  claimOperation,
   handlerLookups,
   type IdempotencyMiddleware,
   type IdempotencyOptions,
@@ -78,6 +79,7 @@ class Handlers {
   readonly #lifecycle = new Lifecycle();
   readonly #engine: Engine;
   readonly #lookups: Lookups;
+  readonly #unclaim: () => void;
   readonly #emit: Emit;
   readonly #doubtGauges: ReturnType<typeof shareStoreMetrics>;
   readonly #recordings = new WeakMap<ServerResponse, Recording>();
@@ -111,6 +113,7 @@ class Handlers {
     const slots = new Slots({ maxConnections: executing, maxQueued: queued, queueTimeoutMs }, systemClock);
     const records = store.measured(emit);
     const lookups = handlerLookups(options, policy, store);
+    this.#unclaim = claimOperation(options, policy, store);
     this.#lookups = new Lookups(records, policy.layer, lookups, emit, systemClock);
     void this.#lookups.lookUpAbandoned(store.lifetimes.leaseMs);
     const engineOptions = { ...policy, ...store.lifetimes };
@@ -172,6 +175,7 @@ class Handlers {
     const leftMs = () => Math.max(0, endMs - systemClock.monotonicMs());
     await this.#engine.drain(ms);
     await within(systemClock, this.#lookups.close(), leftMs());
+    this.#unclaim();
     this.#doubtGauges.close();
     await this.#engine.close(leftMs());
   }

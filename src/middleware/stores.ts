@@ -181,6 +181,8 @@ export class OpenedStore implements IdempotencyStore {
   readonly watch: StoreWatch | undefined;
   readonly #outages: Outages;
   readonly storeId: () => string | undefined;
+  /** The operations of the `idempotency` that use it: see {@link claimOperation}. */
+  readonly claims = new Set<{ layer: string; operation: string; ask: unknown }>();
   /** The event `commit`, if the store is in a database that may be the application's. */
   readonly commits: Commits | undefined;
 
