@@ -75,7 +75,7 @@ function reusedNames(versions: readonly Config[], operations: Config['operations
     );
     if (lookup === undefined || !isReused) return [];
     return [
-      `operations[${i}].name: "${name}" named other requests since the start, and its new lookup would be asked about their keys: choose another name, or restart the gateway`,
+      `operations[${i}].name: "${name}" named other requests since the start, and its new lookup would be asked about their keys: choose another name, or restart the gateway when none of them is in doubt`,
     ];
   });
 }
