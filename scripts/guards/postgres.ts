@@ -67,7 +67,7 @@ export const postgresGuards: readonly Guard[] = [
   ],
   [
     'a failover to a standby that may lack writes is not noticed (PostgreSQL)',
-    [REGISTER, 'readIdentity', 'CASE WHEN waits OR', 'CASE WHEN true OR'],
+    [REGISTER, 'lostBy', 'CASE WHEN waits OR', 'CASE WHEN true OR'],
     ['contract/postgres-standby', 'is noticed by the identity of the store, and refuses every start'],
   ],
   [

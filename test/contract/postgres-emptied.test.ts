@@ -2,10 +2,12 @@
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
+import { differenceOf } from '../../src/ledger/store-watch.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { PostgresRegister } from '../../src/store/postgres/register.ts';
 import { schemaSql } from '../../src/store/postgres/schema.ts';
 import type { Create } from '../../src/store/register.ts';
+import type { StoreIdentity } from '../../src/store/types.ts';
 import { creation, newId, newRecord } from '../registers/records.ts';
 import type { PostgresPlace } from '../support/open-store.ts';
 import { newSchema, startPostgres } from '../support/postgres-server.ts';
@@ -90,4 +92,17 @@ it('gateways that visit a new store at the same time give it one identity', asyn
   const found = await Promise.all(registers.map((register) => register.visit('protect')));
   expect(new Set(found.map(({ id }) => id)).size).toBe(1);
   expect(found.map(({ count }) => count).sort()).toEqual([1, 2, 3, 4]);
+});
+
+it('a visit after a promotion does not hide it from gateways that compare later', async () => {
+  const { register, schema } = await visited();
+  const before = await register.readIdentity('protect');
+  await admin.query(`UPDATE ${schema}.store SET timeline = 'of the old primary', waits = false`);
+  const promoted = await register.readIdentity('protect');
+  expect(differenceOf(before as StoreIdentity, promoted, 0)).toMatch(/older than it was/);
+  const found = await Promise.all(Array.from({ length: 4 }, () => register.visit('protect')));
+  const counts = found.map(({ count }) => count).sort((a, b) => a - b);
+  expect(counts).toEqual([1, 2, 3, 4].map((visits) => Number(promoted?.count) + visits));
+  const after = await register.readIdentity('protect');
+  expect(differenceOf(before as StoreIdentity, after, 0)).toMatch(/older than it was/);
 });

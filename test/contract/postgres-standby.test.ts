@@ -294,10 +294,10 @@ describe('a failover', () => {
         await watch.visit();
         return { told, options, watch };
       };
-      const [refusing, losing] = [await watched(true), await watched(false)];
+      const [refusing, losing, late] = [await watched(true), await watched(false), await watched(true)];
       await until(async () => {
         const { rows } = await standby.admin.query("SELECT cause FROM oncegate.records WHERE id = ''");
-        return rows[0]?.cause === '2';
+        return rows[0]?.cause === '3';
       });
       const dangers = (await store.health()).warnings;
       await standby.kill();
@@ -309,9 +309,15 @@ describe('a failover', () => {
       await until(async () => (await store.health()).ok);
       await refusing.watch.visit();
       await losing.watch.visit();
-      return { store, refusing, losing, dangers, again: duplicateOf(owner) };
+      // It was away during the failover.
+      const restarted = await StoreWatch.open({ ...late.options, refuses: true });
+      return { store, refusing, losing, restarted, dangers, again: duplicateOf(owner) };
     })();
     afterAll(() => lost.store.close());
+
+    it('is noticed by a gateway that compares after one that may lose it has visited the store', () => {
+      expect(String(lost.restarted.refusal)).toMatch(/the store is older than it was/);
+    });
 
     it('is noticed by the identity of the store, and refuses every start', async () => {
       const { dangers, refusing } = lost;

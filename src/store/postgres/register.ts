@@ -133,18 +133,18 @@ export class PostgresRegister implements Register {
   }
 
   async readIdentity(mode: Mode): Promise<IdentityInUse | undefined> {
-    // Promoted since the last visit, which did not wait for standbys: it lacks what they had not received, and counts as older.
-    const count = `CASE WHEN waits OR timeline IS NOT DISTINCT FROM ${this.schema}.timeline() THEN r.cause ELSE '0' END`;
-    const text = `SELECT r.idempotency_key, (${count})::float8, ${otherOf(mode)}_until > ${CLOCK}
+    const text = `SELECT r.idempotency_key, (r.cause::bigint - ${lostBy(this.schema)})::float8, ${otherOf(mode)}_until > ${CLOCK}
       FROM ${this.schema}.store LEFT JOIN ${this.schema}.records r ON r.id = ${IDENTITY}`;
     return identityIn(await this.lanes.ask<IdentityRow>(text));
   }
 
   async visit(mode: Mode): Promise<IdentityInUse> {
-    const text = `WITH visited AS (
+    // The lock makes visits take turns, so that one of them counts the promotion.
+    const text = `WITH before AS MATERIALIZED (SELECT ${lostBy(this.schema)} AS lost FROM ${this.schema}.store FOR UPDATE),
+      visited AS (
         INSERT INTO ${this.schema}.records AS r (id, state, due, operation, idempotency_key, cause)
-          VALUES (${IDENTITY}, 'absent', 'infinity', 'the identity of the store', $1, '1')
-          ON CONFLICT (id) DO UPDATE SET cause = r.cause::bigint + 1
+          SELECT ${IDENTITY}, 'absent', 'infinity', 'the identity of the store', $1, '1' FROM before
+          ON CONFLICT (id) DO UPDATE SET cause = r.cause::bigint - (SELECT lost FROM before) + 1
           RETURNING idempotency_key, cause)
       UPDATE ${this.schema}.store SET timeline = ${this.schema}.timeline(),
         waits = current_setting('synchronous_standby_names') <> '',
@@ -195,6 +195,17 @@ const seenOf = (bytes: Buffer, expiresInMs: number, isLeased: boolean): Seen => 
   expiresInMs,
   isLeased,
 });
+
+/** More visits than a store ever gets. */
+const ALL_VISITS = 1_000_000_000;
+
+/**
+ * What a promotion since the last visit takes off the count of visits, if that visit did not wait for standbys: the store lacks what they
+ * had not received, so it counts as older. It stays off, because a visit by a gateway that refuses no start must not hide it from one that
+ * has not compared yet. In a statement on the row of `store`.
+ */
+const lostBy = (schema: string): string =>
+  `CASE WHEN waits OR timeline IS NOT DISTINCT FROM ${schema}.timeline() THEN 0 ELSE ${ALL_VISITS} END`;
 
 const otherOf = (mode: Mode): Mode => (mode === 'protect' ? 'observe' : 'protect');
 
