@@ -7,7 +7,7 @@ import type { Store } from '../../src/ledger/ledger.ts';
 import { Copy, type CopyOptions, type CopyReport } from '../../src/ledger/store-copy.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import type { AuditRecord } from '../../src/store/doubts.ts';
-import type { CopyProgress, CopyRegister, CopyState, Scanned } from '../../src/store/register.ts';
+import type { CopyProgress, CopyRegister, CopyState, Scanned, Seen } from '../../src/store/register.ts';
 import { ApplicationRegister } from '../../src/store/sqlite/application-register.ts';
 import type { Encryption } from '../../src/store/store-options.ts';
 import { type Execution, StoreClosed } from '../../src/store/types.ts';
@@ -136,6 +136,21 @@ describe.each(directions)('a copy from %s to %s', (from, to) => {
     expect(await next.get(owner.recordId)).toMatchObject({ state: 'executing', token: owner.token });
   });
 });
+
+it.each(['postgres', 'redis', 'sqlite'] as const)(
+  'a record of PostgreSQL 17 or newer whose expires_at was set to infinity is copied to %s',
+  async (to) => {
+    const [source, destination] = [await places.postgres(), await places[to]()];
+    const owner = await bring(await opened(source), 'completed');
+    const [from, receiving] = [await side(source), await side(destination)];
+    // Older versions cannot subtract from infinity.
+    const { register } = from;
+    const read = register.read.bind(register);
+    register.read = async (id) => ({ ...((await read(id)) as Seen), expiresInMs: Number.POSITIVE_INFINITY });
+    expect(await new Copy({ from, to: receiving }).run()).toMatchObject({ completed: 1 });
+    expect(await (await opened(destination)).start(duplicateOf(owner))).toMatchObject({ kind: 'completed' });
+  },
+);
 
 const progressOf = (epoch: number, state: CopyState, runId = 'run'): CopyProgress => ({
   ...{ epoch, state, runId },
