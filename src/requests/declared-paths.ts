@@ -2,7 +2,7 @@ import { match as compile } from 'path-to-regexp';
 import type { Identity, Operation } from '../lib/context.ts';
 import { literalOf, type MatchOptions, matcherOf } from './match-options.ts';
 import type { Where } from './members.ts';
-import { lookalikesOf, tidyReadings } from './target.ts';
+import { lookalikesOf, patternReadings, withoutFileName } from './target.ts';
 
 /** An operation with the requests that it matches. */
 export interface DeclaredOperation extends Operation {
@@ -28,6 +28,8 @@ interface Pattern {
   readonly exact: (path: string) => unknown;
   /** Ignores letter case. */
   readonly lenient: (path: string) => unknown;
+  /** Finds the lookalikes of a pattern with a file name. */
+  readonly unnamed: ((path: string) => unknown) | undefined;
 }
 
 const NONE: readonly Candidate[] = [];
@@ -47,7 +49,7 @@ export class DeclaredPaths {
       const literal = literalOf(path);
       if (literal === undefined) {
         const lenient = compile(path, { decode: false });
-        this.#patterns.push({ candidate, exact: matcherOf(path), lenient });
+        this.#patterns.push({ candidate, exact: matcherOf(path), lenient, unnamed: unnamedMatcherOf(path) });
       } else {
         append(this.#byPath, literal, candidate);
         for (const lookalike of new Set(lookalikesOf(literal)))
@@ -72,14 +74,31 @@ export class DeclaredPaths {
   /** Operations whose path a lenient backend could take this one for. */
   resembling(path: string): readonly Candidate[] {
     const found = new Set<Candidate>();
-    for (const lookalike of lookalikesOf(path))
+    const lookalikes = lookalikesOf(path);
+    for (const lookalike of lookalikes)
       for (const candidate of this.#byLookalike.get(lookalike) ?? NONE) found.add(candidate);
     if (this.#patterns.length > 0) {
-      const readings = tidyReadings(path);
-      for (const { candidate, lenient } of this.#patterns)
-        if (readings.some((reading) => lenient(reading))) found.add(candidate);
+      const readings = patternReadings(path);
+      for (const { candidate, lenient, unnamed } of this.#patterns)
+        if (
+          readings.some((reading) => lenient(reading)) ||
+          (unnamed && lookalikes.some((one) => unnamed(one)))
+        )
+          found.add(candidate);
     }
     return found.size === 0 ? NONE : inOrder([...found]);
+  }
+}
+
+/** Of the pattern without its file name. Undefined if it has none, or if its file name is in an optional part. */
+function unnamedMatcherOf(pattern: string): Pattern['unnamed'] {
+  const lower = pattern.toLowerCase();
+  const unnamed = withoutFileName(lower);
+  if (unnamed === lower) return undefined;
+  try {
+    return compile(unnamed, { decode: false });
+  } catch {
+    return undefined;
   }
 }
 

@@ -107,7 +107,20 @@ const SCRIPT =
   /(?:\/index|\/default)?\.(?:php\d?|phtml|f?cgi|pl|py|rb|aspx?|as[hm]x|jspx?|do|action)(?=[/:]|$)|\/index(?=[/:]|$)/;
 const FORMAT = /(?:\/index|\/default)?\.(?:[sx]?html?|json|xml)$/;
 
-function withoutFileName(path: string): string {
+/** What servers add at the end of a path: {@link SCRIPT} or {@link FORMAT}. */
+const ENDING = new RegExp(`(?:${SCRIPT.source}|${FORMAT.source})$`);
+
+/**
+ * The readings under which a lenient backend could route a path to a pattern. Only the end of the path is removed: before
+ * that, a value of a parameter can look like a script, such as an address at example.do.
+ */
+export function patternReadings(path: string): string[] {
+  const readings = tidyReadings(path);
+  return distinct([...readings, ...readings.map((reading) => reading.replace(ENDING, '') || '/')]);
+}
+
+/** @param path in lower case; it may be a pattern */
+export function withoutFileName(path: string): string {
   const script = path.search(SCRIPT);
   const base = script < 0 ? path : path.slice(0, script);
   return base.replace(FORMAT, '') || '/';

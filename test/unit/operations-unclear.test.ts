@@ -194,15 +194,33 @@ describe('a request that only resembles a declared one', () => {
     },
   );
 
-  test.each(['/V1/payments/p-1/refund', '/v1/payments/p-1/Refund;x'])(
-    '%s: it resembles a declared pattern',
-    (url) => {
-      const operations = operationsOf([
-        declare('refund', { method: 'POST', path: '/v1/payments/:id/refund' }),
-      ]);
-      expectIdentity(operations, { url }, 'other', { scopes: ['refund'] });
-    },
-  );
+  test.each<[url: string, pattern: string]>([
+    ['/V1/payments/p-1/refund', '/v1/payments/:id/refund'],
+    ['/v1/payments/p-1/Refund;x', '/v1/payments/:id/refund'],
+    // What routers and servers ignore, as with paths without parameters.
+    ...['.json', '.Do', '.php', '/index.html', '/Index'].map((ending): [string, string] => [
+      `/v1/payments/p-1/refund${ending}`,
+      '/v1/payments/:id/refund',
+    ]),
+    ...['', '/', '.php/x', '.PHP::$DATA', '.json'].map((ending): [string, string] => [
+      `/v1/payments/p-1/refund${ending}`,
+      '/v1/payments/:id/refund.php',
+    ]),
+    ['/v1/payments/p-1', '/v1/Payments/:ID/Index.PHP'],
+    ['/v1/payments/p-1.json', '/v1/payments/:id.xml'],
+    ['/V1/payments/p-1', '/v1/payments{/x.php/:id}/:id'],
+  ])('%s resembles the declared pattern %s', (url, path) => {
+    const operations = operationsOf([declare('refund', { method: 'POST', path })]);
+    expectIdentity(operations, { url }, 'other', { scopes: ['refund'] });
+  });
+
+  test('a parameter may look like the name of a script', () => {
+    const operations = operationsOf([
+      declare('customer', { method: 'POST', path: '/v1/customers/:email' }),
+      declare('charge', { method: 'POST', path: '/v1/customers/:email/charges' }),
+    ]);
+    expect(nameOf(operations, { url: '/v1/customers/jan@example.do/charges' })).toBe('charge');
+  });
 
   test('HEAD on a path declared for GET: it is `other`', () => {
     const head = { method: 'HEAD', url: '/v2/get_balance' };
