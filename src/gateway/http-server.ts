@@ -147,11 +147,6 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     sendProblem(res, problemDocument(refusal, randomUUID()));
   });
   server.on('upgrade', options.onUpgrade);
-  server.on('connect', (_req, socket) => {
-    const refusal = problem('invalid_target', 'This gateway is not a forward proxy.');
-    options.emit('malformed_request', { outcome: refusal.code });
-    sendProblemOnSocket(socket, problemDocument(refusal, randomUUID()));
-  });
   /** Lets the responses to earlier requests be sent, then closes the connection. */
   const endAfter = (owed: ServerResponse, socket: Duplex): void => {
     owed.once('close', () => {
@@ -160,6 +155,18 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
       else endSoon(socket);
     });
   };
+  server.on('connect', (_req, socket) => {
+    const owed = responses.firstOwed(socket);
+    if (owed) {
+      // Node has removed its own listeners. The client would read a refusal now as the response to an earlier request.
+      socket.on('error', () => {}).resume();
+      endAfter(owed, socket);
+      return;
+    }
+    const refusal = problem('invalid_target', 'This gateway is not a forward proxy.');
+    options.emit('malformed_request', { outcome: refusal.code });
+    sendProblemOnSocket(socket, problemDocument(refusal, randomUUID()));
+  });
   /** Connections with malformed bytes that are closed after the responses to earlier requests. */
   const ending = new WeakSet<Duplex>();
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {

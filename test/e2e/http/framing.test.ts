@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto';
 import { describe, expect, test } from 'vitest';
 import { Authority } from '../../support/certificates.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
@@ -186,21 +187,36 @@ test.each([
   expect(framing).toEqual([`content-length: ${SMUGGLED.length}`]);
 });
 
-describe('garbage after a request that is being answered', () => {
+describe.each([
+  ['garbage', 'GARBAGE\r\n\r\n'],
+  ['CONNECT', head('CONNECT other.test:443')],
+])('%s after a request that is being answered', (_, bytes) => {
   test('puts no second response into the first one', async () => {
     const wire = await Wire.open(stack.port);
     wire.write(head('GET /v3/echo', ALPHA, 'X-Sandbox-Fault: drip=5'));
     await wire.hears('rawHeaders');
-    wire.write('GARBAGE\r\n\r\n');
+    wire.write(bytes);
     await wire.ended;
     expect(wire.rest.match(/HTTP\/1\.1 /g)).toHaveLength(1);
   });
 
   test('is not answered in place of a payout', async () => {
     const wire = await Wire.open(stack.port);
-    wire.write(payoutOf('garbage-1', 'X-Sandbox-Fault: delay=100')).write('GARBAGE\r\n\r\n');
+    const key = randomUUID();
+    wire.write(payoutOf(key, 'X-Sandbox-Fault: delay=100')).write(bytes);
     await wire.ended;
-    expect(wire.rest).not.toMatch(/^HTTP\/1\.1 4/);
-    await until(() => stack.sandbox.ledger.payouts({ key: 'garbage-1' }) === 1);
+    expect(wire.rest).toMatch(/^HTTP\/1\.1 201 /);
+    await until(() => stack.sandbox.ledger.payouts({ key }) === 1);
   });
+});
+
+test('CONNECT after a request whose merchant disconnects ends the connection, and the gateway goes on', async () => {
+  const wire = await Wire.open(stack.port);
+  const key = randomUUID();
+  wire.write(payoutOf(key, 'X-Sandbox-Fault: delay=100')).write(head('CONNECT other.test:443') + SMUGGLED);
+  await until(() => stack.sandbox.requests.ofKey(key) === 1);
+  wire.socket.resetAndDestroy();
+  await nothingOpen(stack);
+  expect((await ask(stack.port, payoutOf(key))).status).toBe(201);
+  expect(stack.sandbox.requests.ofKey(key)).toBe(1);
 });
