@@ -1,3 +1,4 @@
+import type { IncomingMessage } from 'node:http';
 import { valuesOf } from '../requests/fields.ts';
 
 /** What the headers of a request say about its idempotency key. */
@@ -7,6 +8,8 @@ export type KeyReading =
   | { kind: 'key'; key: string; ignored?: string }
   | { kind: 'invalid'; reason: string };
 
+/** The header of the IETF draft. */
+const DRAFT = 'idempotency-key';
 const PRINTABLE = /^[\x20-\x7e]{1,255}$/;
 /** Two quotes around 255 characters, each of which may be escaped. A longer value is refused unread. */
 const MAX_QUOTED_CHARS = 2 * 255 + 2;
@@ -43,9 +46,29 @@ export function readKey(rawHeaders: readonly string[], names: readonly string[])
 
 /** The key in a header's value; undefined if the value is a malformed quoted string. */
 function readValue(name: string, text: string): string | undefined {
-  if (name !== 'idempotency-key' || !text.startsWith('"')) return text;
+  if (name !== DRAFT || !text.startsWith('"')) return text;
   if (text.length > MAX_QUOTED_CHARS) return undefined;
   return text.match(QUOTED)?.[1]?.replace(/\\(["\\])/g, '$1');
+}
+
+/**
+ * Takes the quotes off the key in Idempotency-Key. The backend then gets one spelling of each key: that for which a lookup asks, and
+ * that of a second request under `retry`, however the merchant spells it.
+ *
+ * @param key as {@link readKey} has read it
+ * @returns false if the header cannot hold the key without quotes, because it would be read as another key
+ */
+export function unquoteKey({ headers, rawHeaders }: IncomingMessage, key: string): boolean {
+  const isQuoted = (text: unknown) =>
+    typeof text === 'string' && text.startsWith('"') && readValue(DRAFT, text) === key;
+  const lines = [...rawHeaders.keys()].filter((i) => i % 2 === 0 && rawHeaders[i]?.toLowerCase() === DRAFT);
+  const quoted = lines.filter((i) => isQuoted(rawHeaders[i + 1]));
+  const isChanged = isQuoted(headers[DRAFT]);
+  if (quoted.length === 0 && !isChanged) return true;
+  if (key.trim() !== key || key.startsWith('"')) return false;
+  for (const i of quoted) rawHeaders[i + 1] = key;
+  if (isChanged) headers[DRAFT] = key;
+  return true;
 }
 
 /** How long a duplicate waits, in milliseconds. `Prefer: wait=N` (RFC 7240, N in seconds) can only shorten `waitMs`. */

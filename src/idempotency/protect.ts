@@ -16,7 +16,7 @@ import { answerOf, sendAnswer } from './answer.ts';
 import type { Call, Result } from './call.ts';
 import type { Engine } from './engine.ts';
 import { fingerprintOf } from './fingerprint.ts';
-import { readKey, waitOf } from './key.ts';
+import { readKey, unquoteKey, waitOf } from './key.ts';
 import type { ObservedCall } from './observation.ts';
 
 export interface ProtectOptions {
@@ -74,6 +74,13 @@ export function protect(options: ProtectOptions): Middleware {
     if (reading.kind === 'key') {
       const loop = addHop(req, options.hop());
       if (loop) return next(loop);
+      // Quotes are a part of the key in other headers, and in one that does not carry keys.
+      const isRead = options.headers.includes('idempotency-key');
+      if (isRead && identity.operation.idempotency.inDoubt !== 'hold' && !unquoteKey(req, reading.key)) {
+        const detail =
+          'Without its quotes the key would be another one. Choose a key without spaces at its ends.';
+        return next(problem('idempotency_key_invalid', detail));
+      }
       context.ignoredKeyHeaders = reading.ignored;
       void execute(options, req, res, reading.key, next);
       return;
