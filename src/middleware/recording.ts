@@ -38,6 +38,8 @@ export class Recording {
   #bytes = 0;
   /** Made when the head was written: the header fields cannot change any more. */
   #fields: string[] | undefined;
+  /** That of the head. As in Node, the handler cannot change it any more, for example to one that frees the key. */
+  #status = 0;
   #isDone = false;
   #isHandlerDone = false;
   #isLeft = false;
@@ -172,6 +174,7 @@ export class Recording {
 
   #writeHead(...args: unknown[]): ServerResponse {
     ServerResponse.prototype.writeHead.apply(this.#held, args as [number]);
+    this.#status = this.#held.statusCode;
     return this.#res;
   }
 
@@ -206,12 +209,12 @@ export class Recording {
       if (this.#isLeft) this.restore();
       return this.#res;
     }
-    const body = isBodiless(this.#held)
-      ? Buffer.alloc(0)
-      : Buffer.concat(this.#body.map(({ chunk }) => chunk));
-    const response = { status: this.#held.statusCode, headers: this.#headers(), body };
+    const status = this.#status;
+    const isBodiless = this.#res.req.method === 'HEAD' || status === 204 || status === 304;
+    const body = isBodiless ? Buffer.alloc(0) : Buffer.concat(this.#body.map(({ chunk }) => chunk));
+    const response = { status, headers: this.#headers(), body };
     // Of an answer that it passes on, the handler may have got only a part. A client could read no such response.
-    const [length = body.length] = isBodiless(this.#held) ? [] : valuesOf(response.headers, 'content-length');
+    const [length = body.length] = isBodiless ? [] : valuesOf(response.headers, 'content-length');
     if (Number(length) === body.length) this.#end({ kind: 'complete', response, said: this.#said });
     else {
       const reason = `the handler wrote ${body.length} bytes, and its Content-Length is ${length}`;
@@ -234,7 +237,7 @@ export class Recording {
     const headers = this.#headers();
     if (this.#bytes + sizeOf(headers) <= this.#options.maxBytes) return true;
     this.#oversize = new Readable({ read() {} });
-    const status = this.#held.statusCode;
+    const status = this.#status;
     this.#end({ kind: 'oversize', status, headers, body: this.#oversize, said: this.#said });
     return false;
   }
@@ -282,9 +285,6 @@ export class Recording {
 /** The names of the header fields as they were written. Node's types lack this method. */
 const rawNames = (res: ServerResponse): string[] =>
   (res as unknown as { getRawHeaderNames(): string[] }).getRawHeaderNames();
-
-const isBodiless = ({ req, statusCode }: ServerResponse): boolean =>
-  req.method === 'HEAD' || statusCode === 204 || statusCode === 304;
 
 const sizeOf = (headers: readonly string[]): number =>
   headers.reduce((bytes, text) => bytes + text.length, 0);

@@ -95,6 +95,13 @@ describe.each(expressVersions)('idempotency() with the parsers, errors and respo
     ],
     'a pipeline': [(_req, res) => pipeline(Readable.from(['pa', 'id']), res.status(201)), 'paid'],
     'a pipe': [(_req, res) => Readable.from(['pa', 'id']).pipe(res.status(201)), 'paid'],
+    'a status after the head': [
+      (_req, res) => {
+        res.status(201).write('paid');
+        res.status(429).end();
+      },
+      'paid',
+    ],
     'a later turn': [(_req, res) => setImmediate(() => res.status(201).json({ id: 7 })), '{"id":7}'],
   };
 
