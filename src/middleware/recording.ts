@@ -166,9 +166,12 @@ export class Recording {
       this.#end({ kind: 'unknown', reason: 'the handler destroyed its response', timedOut: false });
       return this.#res;
     };
-    // Nothing is sent before the response is stored.
-    held.writeEarlyHints = () => {};
-    held.writeProcessing = () => {};
+    // Nothing is sent before the response is stored. A handler may wait for the callback.
+    const drop = (...args: unknown[]) => {
+      const { callback } = bodyArguments(args);
+      if (callback) process.nextTick(callback);
+    };
+    Object.assign(held, { writeEarlyHints: drop, writeProcessing: drop });
     return held;
   }
 

@@ -102,6 +102,14 @@ describe.each(expressVersions)('idempotency() with the parsers, errors and respo
       },
       'paid',
     ],
+    'early hints': [
+      async (_req, res) => {
+        await new Promise<void>((done) => res.writeEarlyHints({ link: '</a>; rel=preload' }, done));
+        await new Promise<void>((done) => res.writeProcessing(done));
+        res.status(201).end('paid');
+      },
+      'paid',
+    ],
     'a later turn': [(_req, res) => setImmediate(() => res.status(201).json({ id: 7 })), '{"id":7}'],
   };
 
