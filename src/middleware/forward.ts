@@ -108,7 +108,7 @@ type Request = ParsedRequest & { merchant?: { code: string } };
  * exactly whether a request was sent, asks the last-moment fence before its first byte, and goes on when the merchant
  * disconnects.
  *
- * Place it before body parsers, or keep the raw body in `req.rawBody`: the backend must get the merchant's bytes. Parsers
+ * Place it behind an `idempotency` without `transactional`: what it sends is in no transaction. Place it before body parsers, or keep the raw body in `req.rawBody`: the backend must get the merchant's bytes. Parsers
  * decompress, so of a request with a Content-Encoding neither `req.rawBody` nor `req.body` is sent. A request whose bytes are gone
  * gets 500, which names the parser.
  *
@@ -155,6 +155,7 @@ export function forward(options: ForwardOptions): ForwardHandler {
       if (execution) execution.conclude(refused(document));
       else sendProblem(res, document);
     };
+    if (execution?.isTransactional) return refuse(inNoTransaction());
     const target = targetFor(req as HandlerRequest);
     const malformed = refusalOfHead(req, res, target);
     if (malformed) return refuse(malformed);
@@ -223,6 +224,13 @@ function parsedBefore({ headers, body }: Request): Problem {
   const detail = `${parser}, or a parser like it, has read or decompressed the body before forward(): place forward() before it. Nothing was sent.`;
   return problem('internal_error', detail);
 }
+
+/** The refusal of a request that would be sent and whose key would be freed, because no transaction has committed it. */
+const inNoTransaction = (): Problem =>
+  problem(
+    'internal_error',
+    'forward() cannot send a request in a transaction: place it behind an idempotency() without transactional. Nothing was sent.',
+  );
 
 /** The refusal as the response of a handler that has done nothing. */
 const refused = ({ status, headers, body }: ProblemDocument): Exchange => ({

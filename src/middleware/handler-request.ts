@@ -136,6 +136,8 @@ export interface HandlerExecution {
   maySend(): boolean;
   /** The bytes of the request's body, unless a parser has read them and only its result is there. */
   readonly rawBody: Buffer | undefined;
+  /** Only what a transaction commits counts: see the option `transactional`. */
+  readonly isTransactional: boolean;
   /** Ends the execution with the result of a handler that writes no response. */
   conclude(exchange: Exchange): void;
 }

@@ -268,6 +268,7 @@ class Handlers {
         keyHeaders: this.#policy.headers,
         maySend: mayStillSend,
         rawBody,
+        isTransactional: transaction !== undefined,
         conclude: (exchange) => recording.conclude(exchange),
       });
       next();

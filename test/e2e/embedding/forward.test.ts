@@ -1,16 +1,19 @@
 import { readFileSync } from 'node:fs';
 import type { RequestListener } from 'node:http';
 import { createServer } from 'node:https';
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { gzipSync } from 'node:zlib';
 import express5, { type RequestHandler } from 'express';
 import { createProxyMiddleware } from 'http-proxy-middleware';
 import { pino } from 'pino';
 import { describe, expect, it, onTestFinished } from 'vitest';
-import { type ForwardOptions, forward, metricsMiddleware } from '../../../src/index.ts';
+import { type ForwardOptions, forward, metricsMiddleware, sqliteStore } from '../../../src/index.ts';
 import { httpBackend, openBackend } from '../../support/backend.ts';
 import { Authority } from '../../support/certificates.ts';
 import { send, type TestRequest } from '../../support/client.ts';
+import { temporaryFolder } from '../../support/config.ts';
 import { payoutBody } from '../../support/payout.ts';
 import { openSandbox } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
@@ -59,6 +62,25 @@ describe('forward() behind idempotency()', () => {
     expect(again.body).toEqual(first.body);
     expect(again.headers['idempotent-replayed']).toBe('true');
     expect(payouts()).toBe(1);
+  });
+
+  it('sends nothing with the option transactional, which would free the key of what was sent', async () => {
+    const sandbox = await openSandbox();
+    const database = new DatabaseSync(join(temporaryFolder(), 'payouts.sqlite'));
+    const store = await sqliteStore({ database });
+    const toBackend = forward({ upstream: sandbox.url });
+    const { post } = await embed((to, protect) => to.use(protect, toBackend), { store, transactional: true });
+    onTestFinished(async () => {
+      await Promise.all([toBackend.close(), store.close()]);
+      database.close();
+    });
+    const headers = { authorization: 'Bearer sk_sandbox_alpha' };
+    const payout = { path: '/v1/index.php', headers, body: JSON.stringify(payoutBody()) };
+    for (const answer of [await post('k-1', payout), await post('k-1', payout)]) {
+      expect(codeOf(answer)).toBe('internal_error');
+      expect(answer.json().detail).toContain('transactional');
+    }
+    expect(sandbox.ledger.payouts()).toBe(0);
   });
 
   it('sends requests without a key every time', async () => {
