@@ -28,6 +28,7 @@ import { HOPS } from '../requests/fields.ts';
 import { newRequestId } from '../telemetry/request-log.ts';
 import { executionOf, fieldsWithKey, type HandlerRequest } from './handler-request.ts';
 import { bodyOf, type ParsedRequest } from './parsed-body.ts';
+import { errorOf } from './refusals.ts';
 import { writeResponse } from './respond.ts';
 
 /** Options of {@link forward}. Times are in milliseconds. */
@@ -184,7 +185,7 @@ export function forward(options: ForwardOptions): ForwardHandler {
       const execution = executionOf(req);
       // Nothing was sent: only `send` sends, and it does not throw.
       if (execution) execution.conclude({ kind: 'not_sent', reason: 'forward() could not send the request' });
-      next(error);
+      next(errorOf(error));
     });
   };
   return Object.assign(handler, { close: () => executor.destroy() });

@@ -38,7 +38,7 @@ import {
 } from './handler-request.ts';
 import { bodyOf, type ParsedRequest } from './parsed-body.ts';
 import { Recording } from './recording.ts';
-import { handlerLate, problemBefore, unauthenticated } from './refusals.ts';
+import { errorOf, handlerLate, problemBefore, unauthenticated } from './refusals.ts';
 import { setHead, writeResponse } from './respond.ts';
 import { openedMetrics, shareStoreMetrics } from './shared-metrics.ts';
 import { OpenedStore } from './stores.ts';
@@ -133,7 +133,7 @@ class Handlers {
       hop: this.#hop,
       headers,
       keyFields: (req) => fieldsWithKey(req, headers),
-      takeBody: (req, res) => this.#takeBody(req, res),
+      takeBody: (req, res) => this.#takeBody(req, res).catch((thrown) => Promise.reject(errorOf(thrown))),
       send: (req, maySend, res, next, call) => this.#run(req, maySend, res, next, call),
       settle: this.#transactions?.settle,
       respond: (res, _context, answer, next) => this.#respond(res, answer, next),
@@ -155,7 +155,7 @@ class Handlers {
         try {
           stranger = this.#identify(req, res);
         } catch (error) {
-          return next(error);
+          return next(errorOf(error));
         }
         if (stranger) return refuse(stranger);
         void protectedBy(req, res, (error) => {

@@ -19,6 +19,17 @@ export function problemBefore(refusal: Problem): Problem {
   return problem('overloaded', 'The request was not executed; retry with the same key.');
 }
 
+/**
+ * What a function of the application has thrown, as an error. Express takes other values, such as undefined and `'route'`, for no error,
+ * and would call the handler without protection.
+ */
+export const errorOf = (thrown: unknown): unknown =>
+  typeof thrown === 'object' && thrown !== null
+    ? thrown
+    : new Error('oncegate: a function of the application has thrown a value that is no error', {
+        cause: thrown,
+      });
+
 /** `startIn` has found that the key has another request. */
 export class KeyTaken extends Error {
   override readonly name = 'KeyTaken';

@@ -364,6 +364,27 @@ describe('idempotency()', () => {
     expect((await send(url, { method: 'POST', path: '/payouts' })).json()).toEqual({ merchant: 'none' });
   });
 
+  it('calls no handler when a function of the application throws a value that Express takes for no error', async () => {
+    for (const option of ['merchant', 'body'])
+      for (const thrown of [undefined, null, '', 0, 'route', 'router']) {
+        const runs: unknown[] = [];
+        const throwing = () => {
+          throw thrown;
+        };
+        const { post } = await embed(
+          (app, protect) => {
+            app.use(protect);
+            app.post('/payouts', (_req, res) => {
+              runs.push(thrown);
+              res.status(201).end();
+            });
+          },
+          { [option]: throwing },
+        );
+        expect([option, thrown, (await post('k')).status, runs]).toEqual([option, thrown, 500, []]);
+      }
+  });
+
   it('takes the key as the middleware in front has changed it in req.headers', async () => {
     const runs: string[] = [];
     const { url } = await embed(
