@@ -24,8 +24,9 @@ const BACK_WITHIN_MS = 20_000;
 const prefix = 'test';
 const names = new Names(prefix);
 const masterOf = (key: string): number => Math.floor(new Command('get', [key]).getSlot() / SLOTS_OF_ONE);
-/** Another master than the one with the store's identity. */
-const NUMBER = (masterOf(names.partitions[0] as string) + 1) % MASTERS;
+/** The master with the store's identity, and another one. */
+const FIRST = masterOf(names.partitions[0] as string);
+const NUMBER = (FIRST + 1) % MASTERS;
 
 function newOn(master: number) {
   for (;;) {
@@ -44,7 +45,7 @@ beforeAll(async () => {
   await joinCluster(servers);
 });
 
-async function openedStore() {
+async function openedStore(timeoutMs = 2000) {
   const redis = await openRedisStore({
     ...{
       gatewayId: 'gateway-1',
@@ -52,24 +53,29 @@ async function openedStore() {
       prefix,
       lockNodes: [],
     },
-    ...{ clock: systemClock, timeoutMs: 2000, connectTimeoutMs: 10_000, lifetimes: LONG },
+    ...{ clock: systemClock, timeoutMs, connectTimeoutMs: 10_000, lifetimes: LONG },
   });
   onTestFinished(() => redis.close());
   return redis;
 }
 
-/** The store and the watch of a gateway on the cluster. */
-async function opened() {
-  const redis = await openedStore();
+/** The store and the watch of a gateway on the cluster. The watch has not begun. */
+async function connected(timeoutMs?: number) {
+  const redis = await openedStore(timeoutMs);
   const store: Store = measured(redis, systemClock, emitTo({}), (recordId) => watch.refusalOf(recordId));
   const watch = await StoreWatch.open({
     ...{ file: join(storeFolder(), 'identity.json'), store, mode: 'protect', refuses: true },
     ...{ warnForMs: 60_000, clock: systemClock, emit: emitTo({}) },
   });
-  watch.begin();
   onTestFinished(() => watch.close());
-  await watch.visit();
   return { store, watch };
+}
+
+async function opened() {
+  const gateway = await connected();
+  gateway.watch.begin();
+  await gateway.watch.visit();
+  return gateway;
 }
 
 const startsAgain = (store: Store) =>
@@ -136,6 +142,37 @@ describe('a gateway on a cluster, one of whose masters was restarted', () => {
       return watch.isForgotten && other.watch.isForgotten;
     };
     await until(isNoticed, BACK_WITHIN_MS);
+    expect([...answers].filter((answer) => !answer.startsWith('StoreUnavailable'))).toEqual([]);
+  });
+
+  it('without its records, starts no key there, although a visit of the store began before', async () => {
+    const { store, watch } = await connected(BACK_WITHIN_MS);
+    await watch.visit();
+    const started = newOn(NUMBER);
+    expect(await store.start(started)).toEqual({ kind: 'started' });
+    const [main, server] = [FIRST, NUMBER].map((number) => servers[number]) as [RedisServer, RedisServer];
+    // The visit has compared all masters, and its first write waits.
+    await main.admin.call('CLIENT', 'PAUSE', '60000', 'WRITE');
+    const visit = watch.visit();
+    await until(async () => String(await main.admin.call('CLIENT', 'LIST')).includes(' flags=b '));
+    await server.kill();
+    rmSync(join(server.dir, 'appendonlydir'), { recursive: true });
+    await server.restart();
+    // Retries of merchants connect the gateway to the master while the cluster is still down.
+    const isUp = async () => {
+      store.peek(started).catch(() => {});
+      return String(await server.admin.cluster('INFO')).includes('cluster_state:ok');
+    };
+    await until(isUp, BACK_WITHIN_MS);
+    await main.admin.call('CLIENT', 'UNPAUSE');
+    await visit;
+    watch.begin();
+    const answers = new Set<string>();
+    const isOver = async () => {
+      answers.add(await store.start(duplicateOf(started)).then(({ kind }) => kind, String));
+      return watch.isForgotten || answers.has('started');
+    };
+    await until(isOver, BACK_WITHIN_MS);
     expect([...answers].filter((answer) => !answer.startsWith('StoreUnavailable'))).toEqual([]);
   });
 });

@@ -278,8 +278,12 @@ export class RedisRegister implements Register {
   }
 
   async visit(mode: Mode): Promise<IdentityInUse> {
+    const asked = new Set(this.connections);
     const args = [systemRandom.token().toString('hex'), VISIT_LASTS_MS];
     const identity = await this.commands.write(scripts.visit, this.#identityKeys(mode), args, identityIn);
+    // A master that was connected again may have been emptied, and the identity would hide that.
+    const isOther = this.connections.some((each) => !asked.has(each));
+    if (isOther) throw new StoreUnavailable('redis: connected again');
     const others = this.#watched.slice(1).map((partition) => this.#identityIn(partition));
     await Promise.all(others.map((key) => this.commands.call(() => this.#client.set(key, identity.id))));
     return identity;
@@ -332,7 +336,6 @@ function toReplicate(answer: Reply): ToReplicate {
 }
 
 const NOT_WRITTEN = { maybeWritten: false };
-
 const DONE: Reply = { done: true };
 
 /** Reads the result of visit.lua. @throws {UnreadableIdentity} */
@@ -343,7 +346,5 @@ function identityIn(reply: ScriptReply | string): IdentityInUse {
 }
 
 const lifetimeOf = (ms: number): number => Math.max(1, Math.ceil(ms));
-
 const voidOf = (start: string, token: Token): string => `${start}void:${token.toString('latin1')}`;
-
 const isMoving = (error: unknown): boolean => /TRYAGAIN/.test((error as Error).message);
