@@ -1,7 +1,7 @@
 /** The writer thread: which writes share a transaction, what a held write lock blocks, and what happens if it dies. */
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
+import { copyFileSync, readFileSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import type { Worker as Thread } from 'node:worker_threads';
@@ -165,6 +165,26 @@ describe('a writer thread that dies', () => {
     expect(await store.complete(owner, paid())).toBe('ok');
     expect(await store.health()).toMatchObject({ ok: true });
     expectIntact(path);
+  });
+
+  it('is not replaced while another file has taken the place of the database', async () => {
+    const [path, aside] = [storeFolder(), storeFolder()];
+    const files = ['records.db', 'records.db-wal', 'records.db-shm'];
+    const threads = threadsStarted();
+    const store = await openSqlite(path);
+    // A key that only another process knows, and a backup from before it.
+    const other = await openSqlite(path);
+    query(path, `VACUUM INTO '${join(aside, 'backup.db')}'`);
+    const completed = await bring(other, 'completed');
+    for (const file of files) renameSync(join(path, file), join(aside, file));
+    copyFileSync(join(aside, 'backup.db'), join(path, 'records.db'));
+    await threads[0]?.terminate();
+    await until(() => store.refusing !== undefined);
+    expect(await store.start(duplicateOf(completed))).toMatchObject({ kind: 'completed' });
+    await expect(store.start(newRequest())).rejects.toMatchObject({ maybeWritten: false });
+    for (const file of files) renameSync(join(aside, file), join(path, file));
+    await until(async () => (await store.health()).ok);
+    expect(await store.start(newRequest())).toEqual({ kind: 'started' });
   });
 });
 

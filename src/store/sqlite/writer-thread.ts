@@ -17,6 +17,8 @@ export interface WriterData {
   boot: Uint8Array | undefined;
   /** The monotonic clock when this message was sent. */
   monotonicMs: number;
+  /** Those of the files that an earlier thread has opened: the readers still have them open. */
+  inodes: readonly string[] | undefined;
 }
 
 interface ToCommit {
@@ -31,7 +33,7 @@ interface ToCommit {
 export type ToWriter = 'close' | ToCommit;
 
 export type FromWriter =
-  | { kind: 'ready'; offsetMs: number }
+  | { kind: 'ready'; offsetMs: number; inodes: readonly string[] }
   /** `wrote`: the batch changed a row. `tookMs`: from BEGIN to the end of COMMIT, with the wait for other processes. */
   | { kind: 'committed'; answers: unknown[]; wrote: boolean; tookMs: number }
   /** `maybeWritten`: the COMMIT failed. `isLocked`: another process held the write lock. */
@@ -55,12 +57,17 @@ class WriterThread {
   #changes: Changes | undefined;
 
   constructor(data: WriterData) {
-    const { file, boot, monotonicMs } = data;
+    const { file, boot, monotonicMs, inodes } = data;
     this.#data = data;
+    if (inodes) checkInodes(file, inodes);
     const database = this.#retryWhileBusy(OPEN_WITHIN_MS, () => openForWriting(file));
     this.offsetMs = this.#retryWhileBusy(OPEN_WITHIN_MS, () => enterBoot(database, boot, monotonicMs));
     this.#changes = new Changes(database);
-    this.#inodes = inodesOf(file);
+    this.#inodes = inodes ?? inodesOf(file);
+  }
+
+  get inodes(): readonly string[] {
+    return this.#inodes;
   }
 
   commit({ memory, runningMs, beginWithinMs }: ToCommit): FromWriter {
@@ -132,7 +139,8 @@ function serve(port: MessagePort, data: WriterData): void {
   // A busy database throws for each attempt, and stack traces are expensive.
   Error.stackTraceLimit = 0;
   const thread = new WriterThread(data);
-  answer({ kind: 'ready', offsetMs: thread.offsetMs });
+  const { offsetMs, inodes } = thread;
+  answer({ kind: 'ready', offsetMs, inodes });
   port.on('message', (message: ToWriter) => {
     if (message !== 'close') return answer(thread.commit(message));
     thread.close();

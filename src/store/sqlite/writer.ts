@@ -83,6 +83,8 @@ export class Writer {
   readonly #options: WriterOptions;
   readonly #batch = new Batch();
   #offsetMs = 0;
+  /** Those of the database's files. A thread that is replaced must not go on in others. */
+  #inodes: readonly string[] | undefined;
   #timer: NodeJS.Timeout | undefined;
   #thread: Worker | undefined;
   #queue: Pending[] = [];
@@ -245,6 +247,7 @@ export class Writer {
         // An idle store must not keep the process alive. A pending command does so by its timer.
         thread.unref();
         this.#thread = thread;
+        this.#inodes = message.inodes;
         resolve(message.offsetMs);
         this.#next();
       });
@@ -253,7 +256,8 @@ export class Writer {
         reject(unavailable(messageOf(error)));
         if (this.#thread === thread) this.#lostThread(error);
       });
-      const data: WriterData = { file, boot, timeoutMs, monotonicMs: clock.monotonicMs() };
+      const monotonicMs = clock.monotonicMs();
+      const data: WriterData = { file, boot, timeoutMs, monotonicMs, inodes: this.#inodes };
       thread.postMessage(data);
     });
   }
