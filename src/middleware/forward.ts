@@ -109,9 +109,9 @@ type Request = ParsedRequest & { merchant?: { code: string } };
  * exactly whether a request was sent, asks the last-moment fence before its first byte, and goes on when the merchant
  * disconnects.
  *
- * Place it behind an `idempotency` without `transactional`: what it sends is in no transaction. Place it before body parsers, or keep the raw body in `req.rawBody`: the backend must get the merchant's bytes. Parsers
- * decompress, so of a request with a Content-Encoding neither `req.rawBody` nor `req.body` is sent. A request whose bytes are gone
- * gets 500, which names the parser.
+ * Place it behind an `idempotency` without `transactional`: what it sends is in no transaction. Place it before body parsers, or keep the
+ * raw body in `req.rawBody`: the backend must get the merchant's bytes. Parsers decompress, so of a request with a Content-Encoding
+ * neither `req.rawBody` nor `req.body` is sent. A request whose bytes are gone gets 500, which names the parser.
  *
  * @param options `upstream` is needed
  * @returns the handler

@@ -4,6 +4,7 @@ import { Command, Redis } from 'ioredis';
 import type { RecordId } from '../../lib/brands.ts';
 import { programFile } from '../../lib/program.ts';
 import {
+  type IdentityInUse,
   STORE_FORMAT,
   StoreClosed,
   StoreUnavailable,
@@ -38,6 +39,13 @@ export const scripts = {
 
 /** The result of a script: nil, a number, bytes, or a list of these. */
 export type ScriptReply = Buffer | number | null | ScriptReply[];
+
+/** Reads the result of visit.lua. @throws {UnreadableIdentity} */
+export function identityIn(reply: ScriptReply | string): IdentityInUse {
+  const [, id, count, other] = /^([0-9a-f]+) (\d+) ([01])$/.exec(String(reply)) ?? [];
+  if (id === undefined) throw new UnreadableIdentity();
+  return { id, count: Number(count), otherMode: other === '1' };
+}
 
 /** What replicas must have before an answer may be given, because the answer must survive a failover. */
 export type ToReplicate = 'write' | 'record' | 'nothing';

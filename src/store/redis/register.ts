@@ -9,7 +9,6 @@ import {
   type Mode,
   type StoreHealth,
   StoreUnavailable,
-  UnreadableIdentity,
   VISIT_LASTS_MS,
   VOID_TOKEN_MS,
 } from '../types.ts';
@@ -18,6 +17,7 @@ import { connect, createClient, mastersOf, type RedisClient, type RedisOptions }
 import {
   auditName,
   Commands,
+  identityIn,
   leaseName,
   Names,
   NotReplicated,
@@ -336,15 +336,11 @@ function toReplicate(answer: Reply): ToReplicate {
 }
 
 const NOT_WRITTEN = { maybeWritten: false };
+
 const DONE: Reply = { done: true };
 
-/** Reads the result of visit.lua. @throws {UnreadableIdentity} */
-function identityIn(reply: ScriptReply | string): IdentityInUse {
-  const [, id, count, other] = /^([0-9a-f]+) (\d+) ([01])$/.exec(String(reply)) ?? [];
-  if (id === undefined) throw new UnreadableIdentity();
-  return { id, count: Number(count), otherMode: other === '1' };
-}
-
 const lifetimeOf = (ms: number): number => Math.max(1, Math.ceil(ms));
+
 const voidOf = (start: string, token: Token): string => `${start}void:${token.toString('latin1')}`;
+
 const isMoving = (error: unknown): boolean => /TRYAGAIN/.test((error as Error).message);
