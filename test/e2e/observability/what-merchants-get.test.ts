@@ -76,7 +76,7 @@ const SITUATIONS: Record<string, () => Promise<Situation>> = {
     brought.late = late;
     return { gateway: onItsRedis, known: brought.known };
   },
-  'Redis is away, and a payout was answered that it has not stored': async () => ({
+  'Redis is away, and has not stored the answer that a merchant got': async () => ({
     gateway: onItsRedis,
     known: brought.late ?? '',
   }),

@@ -27,7 +27,7 @@ const STOPPED_WITHIN_MS = 1500;
 export class GatewayProcess {
   readonly number: number;
   readonly configFile: string;
-  /** Counts its processes. */
+  /** Counts its processes, with those that did not start. */
   life = 0;
   port = 0;
   adminPort = 0;
@@ -68,13 +68,14 @@ export class GatewayProcess {
     this.shiftClock(this.#clockHours);
     const isSqlite = this.#config.store?.kind === 'sqlite';
     const args = [...NODE_FLAGS, '--import', CRASH_POINTS, MAIN, 'serve', '--config', this.configFile];
+    // Counted before it starts: merchants may reach it before it is seen to be healthy.
+    const life = ++this.life;
     const child = await startNode(args, {
       isReady: () => isHealthy(this.adminPort),
       logFile: join(this.#folder, `gateway-${this.number}.log`),
       env: preloaded(this.#clockFile, isSqlite ? this.#fiuPrefix : undefined),
       onNote: (line) => this.#noted(JSON.parse(line)),
     });
-    const life = ++this.life;
     this.#process = child;
     this.#isAsked = false;
     child.once('exit', (code, signal) =>
