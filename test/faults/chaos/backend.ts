@@ -53,6 +53,12 @@ export class Backend {
     this.wire.cut();
   }
 
+  /** Accepts no new connections. Those that the kernel has accepted, and the wire has not, are reset with the requests on them. */
+  refuse(): void {
+    this.#lost();
+    this.wire.stopListening();
+  }
+
   /** Accepts connections again, or, if the process is dead, as soon as it is started. */
   async listen(): Promise<void> {
     if (this.#process && !isGone(this.#process)) await this.wire.listen();

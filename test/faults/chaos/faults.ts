@@ -157,7 +157,7 @@ function backendFaults(backend: Backend): Fault[] {
     { of, name: 'connections to the backend cut', inject: () => backend.cut(), heal: () => {}, holdMs: 0 },
     {
       ...{ of, name: 'backend refuses connections' },
-      inject: () => backend.wire.stopListening(),
+      inject: () => backend.refuse(),
       heal: () => backend.listen(),
     },
     {

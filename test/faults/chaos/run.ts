@@ -1,4 +1,4 @@
-import { mkdtempSync } from 'node:fs';
+import { mkdtempSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -234,6 +234,7 @@ class Run {
     const { history, backend, folder, gateways, topology } = this.#world;
     const { seed, store, unsafe, recoverWithinMs } = this.#options;
     const listed = await listInDoubt((gateways[0] as GatewayProcess).configFile);
+    writeFileSync(join(folder, 'in-doubt.json'), JSON.stringify(listed, undefined, 2), { mode: 0o600 });
     const before = await backend.ledger();
     const resolved = await this.#resolveDoubts(listed, new Set(before.map(nameOfEntry)));
     const evidence = {
