@@ -157,6 +157,26 @@ describe.concurrent('with a replica that writes wait for', () => {
     );
   });
 
+  it('a start that was taken back stays so after a failover, although another start took its place meanwhile', async () => {
+    await using pair = await withReplica();
+    const { wire, store, failover } = pair;
+    const [owner, released] = [newRequest(), newRequest()];
+    for (const one of [owner, released]) expect(await store.start(one)).toMatchObject({ kind: 'started' });
+    // The replica keeps what it has, and gets nothing more.
+    wire.swallowReplication(true);
+    await expect(store.takeBack(owner)).rejects.toThrow(StoreUnavailable);
+    await expect(store.release(released)).rejects.toThrow(StoreUnavailable);
+    for (const one of [owner, released])
+      await expect(store.start(duplicateOf(one))).rejects.toThrow(StoreUnavailable);
+    const again = await Promise.allSettled([store.takeBack(owner), store.release(released)]);
+    expect(again.map(({ status }) => status)).toEqual(['rejected', 'rejected']);
+    const promoted = await failover();
+    // Those who repeat them until they are answered reach the promoted server.
+    expect([await promoted.takeBack(owner), await promoted.release(released)]).toEqual(['ok', 'ok']);
+    for (const one of [owner, released])
+      expect(await promoted.start(duplicateOf(one))).toMatchObject({ kind: 'started' });
+  });
+
   it('a start replays nothing that a failover could lose, nor does a peek', async () => {
     await using pair = await withReplica();
     const { primary, replica, store } = pair;

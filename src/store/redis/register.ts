@@ -176,7 +176,7 @@ export class RedisRegister implements Register {
       );
     }
     if (mayBeLost) return this.commands.run(scripts.replace, keys, args, this.#answer);
-    const answer = this.commands.write(scripts.replace, keys, args, this.#answer, toReplicate);
+    const answer = this.commands.write(scripts.replace, keys, args, this.#answer, allToReplicate);
     if (waits && record?.completion)
       answer.catch((error) => {
         // The merchant still gets the result.
@@ -328,6 +328,9 @@ export class RedisRegister implements Register {
     return { record: decodeRecord(bytes), expiresInMs, isLeased: this.isLeased ? undefined : leases > 0 };
   }
 }
+
+/** What is repeated may be refused because it was done before, and has no replica yet: a start in its place says nothing about that. */
+const allToReplicate = ({ done }: Reply): ToReplicate => (done ? 'write' : 'record');
 
 /** An executing record leads to no execution and no result, so a failover that loses it does no harm. */
 function toReplicate(answer: Reply): ToReplicate {
