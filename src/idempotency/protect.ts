@@ -77,9 +77,10 @@ export function protect(options: ProtectOptions): Middleware {
       // Quotes are a part of the key in other headers, and in one that does not carry keys.
       const isRead = options.headers.includes('idempotency-key');
       if (isRead && identity.operation.idempotency.inDoubt !== 'hold' && !unquoteKey(req, reading.key)) {
+        // No code that advises a new key: the payout may have been made under this one, while the policy was `hold`.
         const detail =
-          'Without its quotes the key would be another one. Choose a key without spaces at its ends.';
-        return next(problem('idempotency_key_invalid', detail));
+          'Without its quotes, which this operation does not send, the key would be another one.';
+        return next(problem('invalid_request', detail));
       }
       context.ignoredKeyHeaders = reading.ignored;
       void execute(options, req, res, reading.key, next);

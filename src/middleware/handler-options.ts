@@ -261,7 +261,7 @@ export function claimOperation(
   for (const other of claims)
     if (other.layer === layer && other.operation === operation && other.ask !== claim.ask)
       throw new TypeError(
-        `idempotency: operation: "${operation}" has another lookup, or none, elsewhere on this store: give each handler's operation a name of its own`,
+        `idempotency: operation: "${operation}" has another lookup, or none, in another idempotency() on this store: give each of them its own operation`,
       );
   claims.add(claim);
   return () => void claims.delete(claim);

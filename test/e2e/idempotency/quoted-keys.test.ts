@@ -59,7 +59,7 @@ it('a quoted key with spaces at its ends is refused where the backend must recog
   const { paid, pay } = await stackFor('retry');
   for (const key of ['" a"', '"a "', String.raw`"\"a"`])
     expect(JSON.parse(String((await pay(key)).body))).toMatchObject({
-      error: { code: 'idempotency_key_invalid' },
+      error: { code: 'invalid_request', retry: 'never' },
     });
   expect(paid).toEqual([]);
 });
