@@ -50,6 +50,23 @@ test('health warns of settings with which a crash or a failover loses records', 
   expect(await warnings()).toEqual([...unsafe, asynchronous]);
 });
 
+test.each([
+  ['ANY 1 (one, two)', ['postgres waits for any 1 of 2 standbys']],
+  ['any 2 (one, "two, too", *)', ['postgres waits for any 2 of several standbys']],
+  ['ANY 2 (one, two)', []],
+  ['FIRST 1 (one, two)', []],
+])(
+  'health warns of a quorum that leaves standbys without the latest records: %s',
+  async (names, expected) => {
+    const register = await opened();
+    await server.set({ synchronous_standby_names: names });
+    onTestFinished(() => server.set({ synchronous_standby_names: '' }));
+    await until(async () => !(await register.health()).ok);
+    const warnings = (await register.health()).warnings.map((text) => text.split(':')[0]);
+    expect(warnings.filter((text) => text?.includes('waits for any'))).toEqual(expected);
+  },
+);
+
 test('health warns of rows that are gone and not removed, until they are', async () => {
   const { admin, url } = await startPostgres({ fsync: 'off', autovacuum: 'off' });
   await admin.query(`CREATE SEQUENCE numbers; CREATE ROLE gateway LOGIN; GRANT USAGE ON SCHEMA oncegate TO gateway;

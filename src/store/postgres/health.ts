@@ -51,6 +51,7 @@ export class PostgresHealth {
       await this.#lanes.ask<[string, string, string, number, number, boolean | null, boolean | null]>(text);
     const [fsync, pages, standbys, replicas, synchronous, isLong, hasDead] = row as NonNullable<typeof row>;
     this.hasStandbys = standbys !== '';
+    const quorum = quorumIn(standbys);
     const dangers = [
       fsync !== 'on' &&
         `postgres runs with fsync ${fsync}: if its machine fails, records are lost and payouts may run again`,
@@ -62,6 +63,8 @@ export class PostgresHealth {
       standbys !== '' &&
         synchronous === 0 &&
         'postgres waits for a synchronous standby, and none is connected: payouts get 503',
+      quorum !== undefined &&
+        `postgres waits for any ${quorum}: after a failover to one that lacks the latest records, their keys can be paid twice`,
       isLong &&
         `a transaction in the database is open for more than ${LONG_TRANSACTION}: rows that are gone cannot be removed`,
       hasDead &&
@@ -104,6 +107,15 @@ export class PostgresHealth {
   #warnings(): string[] {
     return [...this.#dangers, ...this.#clocks.warnings()];
   }
+}
+
+/** How many standbys a write waits for, of more that could be promoted, if `synchronous_standby_names` is such a quorum. */
+function quorumIn(names: string): string | undefined {
+  const [, needed, list] = /^\s*ANY\s+(\d+)\s*\((.*)\)\s*$/is.exec(names) ?? [];
+  if (list === undefined) return undefined;
+  const named: string[] = list.match(/"[^"]*"|[^\s,"]+/g) ?? [];
+  if (named.includes('*')) return `${needed} of several standbys`;
+  return named.length > Number(needed) ? `${needed} of ${named.length} standbys` : undefined;
 }
 
 /** As much as the start of a long request. */
