@@ -25,6 +25,8 @@ function documentedRules(): string[] {
     .split(' ');
 }
 
+const words = (command: string) => command.split(' ') as [string, ...string[]];
+
 it('the documented user can do all that the store needs, and can neither flush nor read other keys', async () => {
   const server = await startRedis();
   const [name = '', ...rules] = documentedRules();
@@ -83,6 +85,27 @@ it('the documented user can do all that the store needs, and can neither flush n
   await expect(same.set('elsewhere', '1')).rejects.toThrow('NOPERM');
   await expect(same.get('elsewhere')).rejects.toThrow('NOPERM');
   await expect(same.keys('*')).rejects.toThrow('NOPERM');
+  for (const command of [
+    'CLIENT PAUSE 1',
+    'CLIENT KILL TYPE replica',
+    'CLIENT NO-EVICT on',
+    'CLIENT UNBLOCK 1',
+  ])
+    await expect(same.call(...words(command)), command).rejects.toThrow('NOPERM');
+  // Of a cluster it may read the slots, and neither move them nor make a replica the master.
+  for (const command of [
+    'RESET',
+    'FLUSHSLOTS',
+    'FAILOVER TAKEOVER',
+    'FORGET x',
+    'MEET 127.0.0.1 1',
+    'SETSLOT 1 STABLE',
+  ])
+    await expect(same.call(...words(`CLUSTER ${command}`)), command).rejects.toThrow('NOPERM');
+  for (const command of ['SLOTS', 'SHARDS', 'INFO', 'NODES'])
+    await expect(same.call(...words(`CLUSTER ${command}`)), command).rejects.toThrow(
+      'cluster support disabled',
+    );
 
   // What the runbook adds for a copy.
   const [, more = ''] = /`ACL SETUSER oncegate ((?:\+\w+ ?)+)`/.exec(RUNBOOK) ?? [];
