@@ -217,6 +217,16 @@ describe('docs/deploying.md, on an empty machine', () => {
     expect(readdirSync(join(machine, 'var/lib/oncegate'))).toEqual(expect.arrayContaining(files));
   });
 
+  it('each of its stores notes its identity where the gateway may write: the folder of the configuration is root’s', () => {
+    const stores = read(DOCUMENT).match(/\bstore: \{(?:\$\{\w+\}|[^}])*\}/g) ?? [];
+    expect(stores.map((one) => /kind: (\w+)/.exec(one)?.[1]).sort()).toEqual(
+      ['postgres', 'redis', 'sqlite', 'sqlite'], // the last one is the container's
+    );
+    const [, folder] = /^StateDirectory=(\S+)$/m.exec(read('deploy/systemd/oncegate.service')) ?? [];
+    for (const one of stores)
+      expect(one).toMatch(new RegExp(`identityFile: (?:/var/lib/${folder}|/data)/store-identity\\.json`));
+  });
+
   it('a secret of Kubernetes has the variables of its overlay', async () => {
     const line = paste('Kubernetes')
       .split('\n')
