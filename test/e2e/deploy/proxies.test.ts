@@ -130,6 +130,15 @@ describe.each([
       'Method',
       'By',
       'Proto',
+      // By which Envoy, Traefik and oauth2-proxy tell a backend who the client is.
+      'Client-Cert',
+      'Tls-Client-Cert',
+      'Tls-Client-Cert-Info',
+      'Email',
+      'Groups',
+      'Preferred-Username',
+      'Access-Token',
+      'Path',
     ];
     const forged = Object.fromEntries(names.map((name) => [`X-Forwarded-${name}`, 'forged.test']));
     const authorised = { Authorization: 'Bearer sk_sandbox_alpha' };
