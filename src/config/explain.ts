@@ -18,6 +18,9 @@ export function explain(
   if (issue.code === 'unrecognized_keys') {
     return issue.keys.map((key) => {
       const place = placeOf([...issue.path, key]);
+      // In a flow mapping, a comma in a secret without quotes ends the secret, and its rest is a member without a value.
+      if (valueAt(written, [...issue.path, key]) === null)
+        return `${path ? `${path}: ` : ''}a member without a value is not an option${place ? ` (${place})` : ''}`;
       return `${path ? `${path}.` : ''}${key}: is not an option${hintFor(key, issue.path)}${place ? ` (${place})` : ''}`;
     });
   }
@@ -84,7 +87,7 @@ function valueAt(written: unknown, path: readonly PropertyKey[]): unknown {
 }
 
 const MAY_BE_SECRET =
-  /encryption|token|pepper|replacewith|secret|password|url|nodes|cluster|sentinels|lookup\.headers/i;
+  /encryption|token|pepper|replacewith|secret|password|url|nodes|cluster|sentinels|endpoint|\.headers\./i;
 
 /**
  * The value as it was written, unless it may be a secret: its path suggests one, or a text was written where a section
@@ -93,5 +96,15 @@ const MAY_BE_SECRET =
 function shown(path: string, value: unknown, issue: $ZodIssue): string {
   const misplaced = issue.code === 'invalid_type' && ['object', 'array', 'record'].includes(issue.expected);
   if (MAY_BE_SECRET.test(path) || misplaced || typeof value === 'object') return 'the value';
-  return JSON.stringify(value);
+  return JSON.stringify(typeof value === 'string' ? withoutSecrets(value) : value);
+}
+
+/** A text without the password of an address, and without the values of a query, except for placeholders such as `{key}`. */
+export function withoutSecrets(text: string): string {
+  const shown = text.replace(/([?&][^=&#]*=)(?!\{)[^&#]*/g, '$1masked');
+  if (!shown.includes('@') || !URL.canParse(shown)) return shown;
+  const url = new URL(shown);
+  if (url.password === '') return shown;
+  url.password = 'masked';
+  return url.href;
 }

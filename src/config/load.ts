@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { type Document, isMap, isScalar, LineCounter, parseDocument } from 'yaml';
+import { type Document, isMap, isScalar, LineCounter, parseDocument, type YAMLError } from 'yaml';
 import { durationMs } from './duration.ts';
 import { explain, pathText } from './explain.ts';
 import { type Config, configSchema } from './schema.ts';
@@ -28,7 +28,7 @@ export function parseConfig(text: string, env: NodeJS.ProcessEnv, file = 'config
   const lineCounter = new LineCounter();
   const document = parseDocument(text, { prettyErrors: true, lineCounter });
   const [syntaxError] = document.errors;
-  if (syntaxError) throw new ConfigError(file, [`is not valid YAML: ${syntaxError.message.split('\n')[0]}`]);
+  if (syntaxError) throw new ConfigError(file, [`is not valid YAML: ${reasonOf(syntaxError)}`]);
   const written = contentOf(document, file);
   if (typeof written !== 'object' || Array.isArray(written)) {
     throw new ConfigError(file, ['must be a mapping of sections, such as upstream: { url: … }']);
@@ -58,6 +58,15 @@ export function checkConfig(
     name,
     result.error.issues.flatMap((issue) => explain(issue, written, placeOf)),
   );
+}
+
+/** Their messages in the YAML library quote the file, which may have a secret there. */
+const QUOTING = ['BAD_DIRECTIVE', 'BAD_DQ_ESCAPE', 'TAG_RESOLVE_FAILED', 'UNEXPECTED_TOKEN'];
+
+/** What is wrong, and where, in one line. */
+function reasonOf({ code, message, linePos: [at] = [{ line: 1, col: 1 }] }: YAMLError): string | undefined {
+  if (!QUOTING.includes(code)) return message.split('\n')[0];
+  return `${code.toLowerCase().replaceAll('_', ' ')} at line ${at.line}, column ${at.col}`;
 }
 
 type Path = readonly (string | number)[];

@@ -1,4 +1,5 @@
 import { stringify } from 'yaml';
+import { withoutSecrets } from './explain.ts';
 import type { Config } from './schema.ts';
 
 export const MASK = '[secret]';
@@ -36,13 +37,3 @@ const maskedHeaders = (headers: unknown): unknown =>
   typeof headers === 'object' && headers !== null
     ? Object.fromEntries(Object.keys(headers).map((name) => [name, MASK]))
     : headers;
-
-/** A text without the password of an address, and without the values of a query, except for placeholders such as `{key}`. */
-function withoutSecrets(text: string): string {
-  const shown = text.replace(/([?&][^=&#]*=)(?!\{)[^&#]*/g, '$1masked');
-  if (!shown.includes('@') || !URL.canParse(shown)) return shown;
-  const url = new URL(shown);
-  if (url.password === '') return shown;
-  url.password = 'masked';
-  return url.href;
-}

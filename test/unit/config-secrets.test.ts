@@ -27,11 +27,18 @@ describe('the message about a mistake', () => {
       redis(`sentinels: { name: a, nodes: ["${SECRET}"] }`),
       redis(`cluster: ["redis://a"], password: [${SECRET}]`),
       looking(`path: "/{merchant}/{key}", headers: { authorization: "Bearer ${SECRET}\\a" }`),
+      ...['path: "{merchant}/{key}', 'path: "/{merchant}'].map((path) => looking(`${path}?token=${SECRET}"`)),
+      `tracing: { endpoint: "http://a", headers: { authorization: "Bearer ${SECRET}\\a" } }`,
+      ...[`http://user:${SECRET}@a`, `http://a?token=${SECRET}`].map(
+        (endpoint) => `tracing: { endpoint: "${endpoint}" }`,
+      ),
+      `auth: { keys: { source: upstream, path: "v2/balance?token=${SECRET}" } }`,
       redis(`url: "redis://a", password: ${SECRET}`),
       ...[encrypted(SECRET), keyed(`{ id: a, secret: ${SECRET} }`), keyed(`{ id: "${SECRET} ", secret: a }`)],
       keyed(`{ id: a, secret: ${'ab'.repeat(32)} }`, `, current: ${SECRET}`),
       // What YAML reads as an alias or a tag, or refuses.
-      ...['*', '!', '@', '"'].map((sign) => `admin: { token: ${sign}${SECRET} }`),
+      ...['*', '!', '!a!', '@', '"', '"\\U', 'a,'].map((sign) => `admin: { token: ${sign}${SECRET} }`),
+      ...['>', '|', '> ', '"a" '].map((sign) => `admin:\n  token: ${sign}${SECRET}\n`),
       ...[`admin:\n\ttoken: ${SECRET}`, `admin: { token: ${SECRET}, token: ${SECRET} }`],
     ].map((text) => UPSTREAM + text);
     cases.push(`upstream: { url: "http://user:${SECRET}@a" }`, `upstream: "http://user:${SECRET}@a"`);
