@@ -26,7 +26,7 @@ export const accessGuards: readonly Guard[] = [
   ],
   [
     'a key that was revoked before a reload works after it',
-    ['src/keys/key-cache.ts', '#isCurrent', 'acceptedAtMs > this.#expiredAtMs', 'acceptedAtMs > 0'],
+    ['src/keys/key-cache.ts', 'isCurrent', 'sentAtMs > this.#expiredAtMs', 'sentAtMs > 0'],
     ['unit/auth-key-cache', 'not after all answers were expired'],
   ],
   [

@@ -58,7 +58,7 @@ export class KeyCache {
   mayUse(known: KnownKey): boolean {
     const nowMs = this.#clock.monotonicMs();
     const { acceptedMs, failureMs, staleMs } = this.#options;
-    if (this.#isCurrent(known) && nowMs < known.acceptedAtMs + acceptedMs) return true;
+    if (this.isCurrent(known.acceptedAtMs) && nowMs < known.acceptedAtMs + acceptedMs) return true;
     return nowMs < known.failedAtMs + failureMs && nowMs < known.acceptedAtMs + staleMs;
   }
 
@@ -79,9 +79,7 @@ export class KeyCache {
     this.#rejected.delete(entry.digest);
     const known = this.#known.get(entry.digest) ?? this.#add(entry);
     known.acceptedAtMs = sentAtMs;
-    known.renewAtMs = this.#isCurrent(known)
-      ? sentAtMs + this.#options.acceptedMs / 2
-      : Number.NEGATIVE_INFINITY;
+    known.renewAtMs = sentAtMs + this.#options.acceptedMs / 2;
     known.failedAtMs = Number.NEGATIVE_INFINITY;
     return known.entry;
   }
@@ -111,16 +109,20 @@ export class KeyCache {
     this.#rejected.set(digest, { answer, untilMs: nowMs + forMs });
   }
 
-  /** Makes every key due for a check, and forgets the rejected ones. */
+  /** Makes every key due for a check, and forgets the rejected ones and what failed. */
   expireAll(): void {
+    const never = Number.NEGATIVE_INFINITY;
     this.#expiredAtMs = this.#clock.monotonicMs();
     this.#rejected.clear();
-    for (const known of this.#known.values()) known.renewAtMs = Number.NEGATIVE_INFINITY;
+    for (const known of this.#known.values()) Object.assign(known, { renewAtMs: never, failedAtMs: never });
   }
 
-  /** The backend may have answered an earlier probe before the operator revoked the key and expired all answers. */
-  #isCurrent({ acceptedAtMs }: KnownKey): boolean {
-    return acceptedAtMs > this.#expiredAtMs;
+  /**
+   * Whether the answer to a probe that was sent then counts. The backend may have answered an earlier one before the operator revoked
+   * the key and expired all answers.
+   */
+  isCurrent(sentAtMs: number): boolean {
+    return sentAtMs > this.#expiredAtMs;
   }
 
   /** Forgets the key that was used least recently, if there are too many. */

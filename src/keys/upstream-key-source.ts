@@ -147,6 +147,11 @@ export class UpstreamKeySource implements KeySource {
       sentAtMs = this.#clock.monotonicMs();
       return this.#options.probe(secret);
     });
+    // After a reload, also a request that has joined this probe gets a newer answer.
+    if (answer.kind !== 'overloaded' && !this.#cache.isCurrent(sentAtMs)) {
+      this.#options.emit('keyProbes', { result: answer.kind });
+      return this.#probe(digest, secret, client);
+    }
     const known = this.#cache.known(digest);
     if (answer.kind === 'accepted' && known && known.entry.merchantCode !== answer.merchantCode)
       return this.#merchantChanged(known, answer.merchantCode);

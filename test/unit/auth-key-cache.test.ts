@@ -73,6 +73,17 @@ describe('an accepted key may be used', () => {
     cache.accept(entry('a'), 25);
     expect(mayUse('a')).toBe(true);
   });
+
+  it('not by a failure from before all answers were expired', () => {
+    const { clock, cache, known, mayUse } = open();
+    cache.accept(entry('a'), 0);
+    clock.ms = 20;
+    cache.postpone(known('a'), 10);
+    cache.expireAll();
+    expect(mayUse('a')).toBe(false);
+    cache.postpone(known('a'), 10);
+    expect(mayUse('a')).toBe(true);
+  });
 });
 
 it('a key keeps its first entry when it is accepted again', () => {

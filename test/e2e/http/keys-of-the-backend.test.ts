@@ -104,6 +104,22 @@ describe('a secret key', () => {
     for (const secret of ['sk_a', 'sk_nobody']) expectProblem(await pay(secret), REFUSED);
   });
 
+  it('that the backend has revoked is refused after a reload, also if an earlier probe still runs', async () => {
+    const { backend, stack, pay } = await open();
+    const { promise: answered, resolve: answerFirst } = Promise.withResolvers<void>();
+    backend.answer = (res) => void answered.then(() => answerBy('M-A', res));
+    const before = pay('sk_a');
+    await until(() => backend.probes.length === 1);
+    backend.answer = (res) => answerBy(undefined, res);
+    await stack.gateway.reloadKeys();
+    const after = pay('sk_a');
+    await until(async () => (await metric(stack.adminUrl, 'oncegate_in_flight')) === 2);
+    answerFirst();
+    expectProblem(await after, REFUSED);
+    expectProblem(await before, REFUSED);
+    expect(backend.requests).toEqual([]);
+  });
+
   it('never changes its merchant: it is refused while the backend names another one', async () => {
     const { backend, stack, pay } = await open();
     const payAs = async (merchant: string | undefined): Promise<TestAnswer> => {
