@@ -12,6 +12,8 @@ const MAX_BYTES = 64 * 1024 * 1024;
 
 /** Short enough that a removed key is refused within a second, unless the file is so large that it takes long to parse. */
 const POLL_MS = 100;
+/** A version that could not be read or parsed for want of open files or memory must not leave a revoked key in force. */
+const RETRY_MS = 10_000;
 /** A line of the log names at most so many merchants. */
 const MOST_NAMED = 20;
 
@@ -21,6 +23,8 @@ export interface FileKeySourceOptions {
   pepper?: string | undefined;
   /** Milliseconds between two checks of the file for changes. Default 100. */
   pollMs?: number;
+  /** How often a version that was refused is read again. Default 10 s. */
+  retryMs?: number;
   /** Is told each change of the keys and each {@link FileKeySource.reload}. */
   emit?: Emit;
 }
@@ -37,13 +41,13 @@ export class FileKeySource implements KeySource {
   #generation = 0;
 
   private constructor(options: FileKeySourceOptions, id: string, index: KeyIndex) {
-    const { path, pollMs = POLL_MS, emit } = options;
+    const { path, pollMs = POLL_MS, retryMs = RETRY_MS, emit } = options;
     this.#options = options;
     this.#index = index;
     const read = () => readKeys(options);
     const refused = (error: unknown) => emit?.('keys_refused', { reason: messageOf(error) });
     const apply = (changed: KeyIndex) => this.#accept(changed);
-    this.#followed = new Followed({ paths: [path], pollMs, read, apply, refused }, id);
+    this.#followed = new Followed({ paths: [path], pollMs, retryMs, read, apply, refused }, id);
   }
 
   /** @throws Error with the path of the file and all mistakes, one line each */

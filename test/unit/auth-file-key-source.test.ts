@@ -1,7 +1,9 @@
+import { execFile } from 'node:child_process';
 import { once } from 'node:events';
 import { renameSync, statSync, symlinkSync, utimesSync, writeFileSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
+import { promisify } from 'node:util';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
 import { FileKeySource, type FileKeySourceOptions } from '../../src/keys/file-key-source.ts';
 import { replaceFile, temporaryFolder } from '../support/config.ts';
@@ -142,6 +144,35 @@ describe('a changed file is loaded', () => {
     replaceFile(path, fileOf('two', 'three'));
     await until(() => expect(reloads).toMatchObject([{ ok: true, keys: 2 }]));
   });
+});
+
+test('a version that could not be read for want of open files is in force when there are some again', async () => {
+  const source = JSON.stringify(new URL('../../src/keys/file-key-source.ts', import.meta.url));
+  const [path, next] = [keyFile(fileOf('one')), keyFile(fileOf('two'))].map((file) => JSON.stringify(file));
+  const program = `
+    import { closeSync, openSync, renameSync } from 'node:fs';
+    import { FileKeySource } from ${source};
+    const { promise: refused, resolve: refuse } = Promise.withResolvers();
+    const { promise: reloaded, resolve: reload } = Promise.withResolvers();
+    const told = { keys_refused: ({ reason }) => refuse(reason), keys_reloaded: reload };
+    const emit = (event, of) => told[event]?.(of);
+    const keys = await FileKeySource.open({ path: ${path}, pollMs: 10, retryMs: 10, emit });
+    setInterval(() => {}, 1000);
+    const held = [];
+    try {
+      for (;;) held.push(openSync('/dev/null'));
+    } catch {}
+    renameSync(${next}, ${path});
+    const reason = await refused;
+    for (const file of held) closeSync(file);
+    await reloaded;
+    console.log(JSON.stringify([reason, keys.find('one') ?? 'revoked', keys.find('two')?.keyId]));
+    process.exit();`;
+  const command = 'ulimit -n 100 && exec "$0" --input-type=module -e "$1"';
+  const { stdout } = await promisify(execFile)('sh', ['-c', command, process.execPath, program], {
+    timeout: 15_000,
+  });
+  expect(JSON.parse(stdout)).toEqual(['the file: cannot be read (EMFILE)', 'revoked', 'k0']);
 });
 
 describe('reload()', () => {
