@@ -140,7 +140,8 @@ class Handlers {
       emit: this.#emit,
     });
     const middleware = (req: Request, res: ServerResponse, next: Next): void => {
-      if (req.idempotency) {
+      // Not by `req.idempotency`: a middleware of the application may use that name too.
+      if (executions.has(req)) {
         // An outer `idempotency` protects this request already.
         next();
         return;

@@ -689,6 +689,16 @@ describe('idempotency()', () => {
     }
   });
 
+  it('protects a request to which a middleware in front has given a property idempotency', async () => {
+    let runs = 0;
+    const { post } = await embed((app, protect) => {
+      app.use((req, _res, next) => void next(Object.assign(req, { idempotency: {} }) && undefined));
+      // The second one lets pass what the first one protects.
+      app.post('/payouts', protect, protect, (_req, res) => res.json({ run: ++runs }));
+    });
+    expect([(await post('k-1')).json(), (await post('k-1')).json()]).toEqual([{ run: 1 }, { run: 1 }]);
+  });
+
   it('answers through a middleware in front that ends responses later, also when the time is over', async () => {
     const late = Promise.withResolvers<void>();
     const { post } = await embed(
