@@ -2,7 +2,7 @@ import { IncomingMessage, ServerResponse } from 'node:http';
 import { Readable } from 'node:stream';
 import { endToEndHeaders } from '../backend/headers.ts';
 import type { BackendResponse, Exchange, Said } from '../lib/exchange.ts';
-import { hasField, valuesOf } from '../requests/fields.ts';
+import { hasField, isOneOf, valuesOf } from '../requests/fields.ts';
 import { RedirectedResponse } from './redirected-response.ts';
 
 export interface RecordingOptions {
@@ -81,8 +81,10 @@ export class Recording {
   /** A response of the handler with these header fields, names and values in turn, and with others that are set on its response. */
   responseOf(status: number, fields: readonly string[], body: Buffer): BackendResponse {
     const set = this.#setFields();
-    const others = set.filter((_, i) => !hasField(fields, set[i - (i % 2)] as string));
-    return { status, headers: endToEndHeaders([...others, ...fields]), body };
+    const others = set.filter((_, i) => !hasField(fields, (set[i - (i % 2)] as string).toLowerCase()));
+    const all = endToEndHeaders([...others, ...fields]);
+    const headers = all.filter((_, i) => !isOneOf(all[i - (i % 2)] as string, OF_ANOTHER_BODY));
+    return { status, headers, body };
   }
 
   /** Ends the recording with the result of a handler that writes no response. A middleware before it may have said `unknown`. */
@@ -284,6 +286,9 @@ export class Recording {
     return fields;
   }
 }
+
+/** They describe a body that the handler has written too, or that it has got from another server. No client could read this one then. */
+const OF_ANOTHER_BODY = ['content-length', 'content-encoding'];
 
 /** The names of the header fields as they were written. Node's types lack this method. */
 const rawNames = (res: ServerResponse): string[] =>

@@ -1,4 +1,5 @@
 /** Handlers that execute their request, and store its answer, in one transaction of the application's own SQLite database. */
+import type { ServerResponse } from 'node:http';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { describe, expect, it, onTestFinished } from 'vitest';
@@ -9,7 +10,7 @@ import { temporaryFolder } from '../../support/config.ts';
 import { codeOf } from '../../support/wire.ts';
 import { embed, expressVersions } from './embedded.ts';
 
-type Handler = (idempotency: Idempotency, database: DatabaseSync) => Promise<unknown>;
+type Handler = (idempotency: Idempotency, database: DatabaseSync, res: ServerResponse) => Promise<unknown>;
 type Options = NonNullable<Parameters<typeof embed>[1]> & { file?: string; setting?: string };
 
 const PAID = { status: 201, json: { paid: 10 } };
@@ -34,7 +35,7 @@ async function application(handler: Handler, { file, setting = '', ...options }:
   const { post } = await embed(
     (app, protect, express) =>
       app.post('/payouts', protect, express.json(), (req, res, next) => {
-        handler(req.idempotency as Idempotency, database).then((said) => {
+        handler(req.idempotency as Idempotency, database, res).then((said) => {
           if (said !== undefined) res.status((said as TransactionAnswer).status).json(said);
         }, next);
       }),
@@ -44,7 +45,7 @@ async function application(handler: Handler, { file, setting = '', ...options }:
   return { post, paid, database };
 }
 
-const payIn: Handler = async (idempotency, database) => {
+const payIn = async (idempotency: Idempotency, database: DatabaseSync, _res?: ServerResponse) => {
   await idempotency.transaction(() => {
     database.prepare(INSERT).run(idempotency.key);
     return PAID;
@@ -282,6 +283,19 @@ describe('a handler with a transaction on SQLite', () => {
       'SELECT expires_at - (SELECT observed_at FROM oncegate_store) AS ms FROM oncegate_records',
     );
     expect([paid('told'), Math.round(Number(kept.get()?.ms) / 86_400_000)]).toEqual([1, 30]);
+  });
+
+  it('stores no header field that describes another body, and each field of its answer in place of one that was set', async () => {
+    const headers = { 'Content-Length': '99', 'content-encoding': 'gzip', 'X-Payout': '7' };
+    const { post } = await application(async (idempotency, _, res) => {
+      res.setHeader('X-Payout', '6').setHeader('X-Set', 'too');
+      await idempotency.transaction(() => ({ ...PAID, headers }));
+    });
+    for (const answer of [await post('k'), await post('k')]) {
+      expect([answer.status, answer.json()]).toEqual([201, { paid: 10 }]);
+      expect(answer.headers).toMatchObject({ 'x-payout': '7', 'x-set': 'too' });
+      expect(answer.headers['content-encoding']).toBeUndefined();
+    }
   });
 
   it('answers 503 for a handler that answers with success and has committed nothing', async () => {
