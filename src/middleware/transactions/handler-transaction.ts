@@ -30,7 +30,7 @@ export class HandlerTransaction {
   #isOurs = false;
   /** That of our transaction. */
   #result: Result | undefined;
-  /** Resolves when what was called last has ended. A handler can end its response before. */
+  /** Resolves when all that was called has ended. A handler can end its response before. */
   #ended: Promise<true> = Promise.resolve(true);
   /** It is decided what the merchant is answered. */
   #isSettled = false;
@@ -79,7 +79,8 @@ export class HandlerTransaction {
     if (this.#isSettled)
       throw new TypeError('idempotency: no transaction begins after the response has ended');
     const { promise, resolve } = Promise.withResolvers<true>();
-    this.#ended = promise;
+    // A call that is refused, because another one is under way, ends at once.
+    this.#ended = this.#ended.then(() => promise);
     return await act().finally(() => resolve(true));
   }
 

@@ -298,6 +298,21 @@ describe('a handler with a transaction on SQLite', () => {
     }
   });
 
+  it('is answered by its first transaction, which waits for the database, if the handler begins a second one, which is refused', async () => {
+    let refusal: unknown;
+    const { post, paid, database } = await application(async (...of) => {
+      const other = new DatabaseSync(database.location() as string);
+      other.exec('BEGIN IMMEDIATE');
+      void payIn(...of);
+      refusal = await payIn(...of).catch((error: unknown) => error);
+      // The handler has answered by then.
+      setImmediate(() => other.close());
+      return { status: 422 };
+    });
+    expect([(await post('k')).status, paid('k')]).toEqual([201, 1]);
+    expect(refusal).toMatchObject({ name: 'TypeError' });
+  });
+
   it('answers 503 for a handler that answers with success and has committed nothing', async () => {
     const { post, paid } = await application(async (idempotency, database) =>
       paid('k') === 0 ? { status: 201 } : payIn(idempotency, database),
