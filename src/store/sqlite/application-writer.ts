@@ -156,9 +156,7 @@ export class ApplicationWriter implements CommandWriter {
   #prepare(): void {
     const database = this.#database;
     const { boot, clock, file, makesTables } = this.#options;
-    const { journal_mode: mode } = database.prepare('PRAGMA journal_mode').get() as { journal_mode: string };
-    if (mode === 'off' || mode === 'memory')
-      throw new Error(`its journal_mode is ${mode}, so a crash damages it: set it to WAL`);
+    this.#journalMode();
     try {
       database.exec('BEGIN IMMEDIATE');
       if (!database.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'oncegate_store'").get()) {
@@ -242,11 +240,23 @@ export class ApplicationWriter implements CommandWriter {
     }
   }
 
+  /** The application may have set it since the store was opened. @throws {StoreUnavailable} if a crash could damage the database */
+  #journalMode(): unknown {
+    const mode = this.#setting('journal_mode');
+    if (mode === 'off' || mode === 'memory')
+      throw unavailable(`its journal_mode is ${mode}, so a crash damages it: set it to WAL`);
+    return mode;
+  }
+
+  /** Of a row that is an object or an array, as the application has chosen. */
+  #setting(name: string): unknown {
+    return Object.values(this.#database.prepare(`PRAGMA ${name}`).get() ?? {})[0];
+  }
+
   /** Makes the next commit survive a power cut, whatever the application has set. Returns what restores its setting. */
   #surviveCrashes(): () => void {
-    const setting = (name: string) => Object.values(this.#database.prepare(`PRAGMA ${name}`).get() ?? {})[0];
-    const found = Number(setting('synchronous'));
-    const needed = setting('journal_mode') === 'wal' ? FULL : EXTRA;
+    const found = Number(this.#setting('synchronous'));
+    const needed = this.#journalMode() === 'wal' ? FULL : EXTRA;
     if (found >= needed) return () => {};
     this.#database.exec(`PRAGMA synchronous = ${needed}`);
     return () => {

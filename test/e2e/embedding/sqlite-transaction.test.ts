@@ -16,8 +16,8 @@ type Options = NonNullable<Parameters<typeof embed>[1]> & { file?: string; setti
 const PAID = { status: 201, json: { paid: 10 } };
 const INSERT = 'INSERT INTO payouts (key) VALUES (?)';
 
-function openDatabase(file = join(temporaryFolder(), 'payouts.sqlite')): DatabaseSync {
-  const database = new DatabaseSync(file);
+function openDatabase(file = join(temporaryFolder(), 'payouts.sqlite'), options = {}): DatabaseSync {
+  const database = new DatabaseSync(file, options);
   onTestFinished(() => database.close());
   database.exec('CREATE TABLE IF NOT EXISTS payouts (key TEXT)');
   return database;
@@ -298,6 +298,14 @@ describe('a handler with a transaction on SQLite', () => {
     }
   });
 
+  it('answers 503 if the application has set a journal_mode since that a crash does not survive', async () => {
+    const { post, paid, database } = await application(payIn);
+    database.exec('PRAGMA journal_mode = MEMORY');
+    expect([codeOf(await post('k')), paid('k')]).toEqual(['store_unavailable', 0]);
+    database.exec('PRAGMA journal_mode = DELETE');
+    expect([(await post('k')).status, paid('k')]).toEqual([201, 1]);
+  });
+
   it('is answered by its first transaction, which waits for the database, if the handler begins a second one, which is refused', async () => {
     let refusal: unknown;
     const { post, paid, database } = await application(async (...of) => {
@@ -360,9 +368,11 @@ describe('a handler with a transaction on SQLite', () => {
 it('sqliteStore refuses a database that it cannot protect', async () => {
   const memory = new DatabaseSync(':memory:');
   await expect(sqliteStore({ database: memory })).rejects.toThrow(/is no file/);
-  const unsafe = openDatabase();
-  unsafe.exec('PRAGMA journal_mode = MEMORY');
-  await expect(sqliteStore({ database: unsafe })).rejects.toThrow(/journal_mode is memory/);
+  for (const options of [{}, { returnArrays: true }]) {
+    const unsafe = openDatabase(undefined, options);
+    unsafe.exec('PRAGMA journal_mode = MEMORY');
+    await expect(sqliteStore({ database: unsafe })).rejects.toThrow(/journal_mode is memory/);
+  }
   const later = openDatabase();
   await (await sqliteStore({ database: later })).close();
   later.exec('UPDATE oncegate_store SET format = 4');
