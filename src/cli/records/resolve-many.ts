@@ -153,7 +153,8 @@ function releasedBefore(
   audit: readonly AuditView[],
   { execution, by, reason }: ResolveRequest,
 ): Done | undefined {
-  if (record && (record.state === 'in_doubt' || record.execution === execution)) return undefined;
+  if (record && (record.state === 'in_doubt' || record.ownerGone || record.execution === execution))
+    return undefined;
   const isThisRun = (entry: AuditView) => entry.by === by.trim() && entry.reason === reason.trim();
   const entry = record ? audit.findLast(isThisRun) : audit.at(-1);
   if (entry?.to.as !== 'released') return undefined;

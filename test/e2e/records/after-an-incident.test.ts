@@ -210,6 +210,21 @@ it('many keys are resolved once each by runs that are killed, interrupted, and r
   expect([became('completed'), became('released')]).toEqual([completed, released]);
 });
 
+it('a released key that was started again by a gateway that died is not reported as settled', async () => {
+  const short = { lock: { leaseMs: 300 }, upstream: { connectTimeoutMs: 100 } };
+  const { store, requests, file, write, records } = await openIncident(1, short);
+  const [request] = requests as [Execution];
+  const { merchant, key, recordId } = request;
+  const execution = (await executionsIn(file)).get(key);
+  const from = write('released.jsonl', [{ merchant, key, execution, as: 'released' }]);
+  const release = () => records(['resolve-many', '--from', from, '--reason', 'not in the books']);
+  expect(await release()).toMatchObject({ code: 0 });
+  expect(await store.start(duplicateOf(request))).toEqual({ kind: 'started' });
+  await until(() => store.isOwnerGone(recordId));
+  const repeated = await release();
+  expect([repeated.code, repeated.stdout]).toEqual([1, expect.stringMatching(/^FAIL .*another execution/)]);
+});
+
 it('a key that cannot be read does not keep the others in doubt, and a store that dies is not a loss', async () => {
   const redis = await startRedis();
   const { requests, file, write, records } = await openIncident(300, onRedis(redis));
