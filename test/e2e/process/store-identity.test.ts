@@ -325,6 +325,23 @@ it('an acceptance is not lost if a gateway writes its refusal at the same moment
   expect(JSON.parse(readFileSync(file, 'utf8')).accepted).toMatchObject({ by: 'ada' });
 });
 
+it('of two operators who accept at once, the later one stays in the file, and both commands end', async () => {
+  const { file, refusal, options } = await visitedOnce();
+  const accepting = (by: string) => acceptStore(options, { by, reason: 'the books were compared' });
+  const by = () => JSON.parse(readFileSync(file, 'utf8')).accepted?.by;
+  writeFileSync(file, refusal);
+  const first = accepting('ada');
+  await until(() => by() === 'ada');
+  // The second one had read the file before.
+  writeFileSync(file, refusal);
+  const second = accepting('grace');
+  await until(() => by() === 'grace');
+  await first;
+  expect(by()).toBe('grace');
+  await second;
+  expect(by()).toBe('grace');
+});
+
 it('gateways in both modes on one store are warned about, also when one of them has ended', async () => {
   const redis = await startRedis();
   const site = new Site(onRedis(redis));
