@@ -47,6 +47,11 @@ describe('a store that opens on a redis', () => {
   it.each<[string, RedisServerOptions, RegExp]>([
     ['writes nothing to the disk', { appendonly: false }, /without appendonly/],
     ['syncs once a second', { args: ['--appendfsync', 'everysec'] }, /appendfsync everysec/],
+    [
+      'syncs nothing while it rewrites its file',
+      { args: ['--no-appendfsync-on-rewrite', 'yes'] },
+      /no-appendfsync-on-rewrite yes/,
+    ],
   ])('that %s has a warning', async (_, options, warning) => {
     const { url } = await startRedis(options);
     expect(await warningsOf(url)).toEqual([expect.stringMatching(warning)]);

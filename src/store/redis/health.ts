@@ -188,13 +188,19 @@ async function inspectNode(node: Redis): Promise<{ dangers: string[]; replicas: 
       `redis has maxmemory-policy ${policy}, which evicts records: it must be noeviction`,
     );
   // CONFIG is not allowed on many hosted servers.
-  const [, fsync = 'always'] = (await node.config('GET', 'appendfsync').catch(() => [])) as string[];
+  const setting = async (name: string) => ((await node.config('GET', name).catch(() => [])) as string[])[1];
+  const fsync = (await setting('appendfsync')) ?? 'always';
+  const pausesSync = (await setting('no-appendfsync-on-rewrite')) === 'yes';
   const evicted = Number(field('evicted_keys') ?? 0);
   const dangers = [
     field('aof_enabled') !== '1'
       ? 'redis runs without appendonly: if redis is killed, records are lost and a payout may run again'
       : fsync !== 'always' &&
         `redis has appendfsync ${fsync}: if its machine fails, the most recent records are lost`,
+    // It goes before `appendfsync always`.
+    field('aof_enabled') === '1' &&
+      pausesSync &&
+      'redis has no-appendfsync-on-rewrite yes: if its machine fails while it saves or rewrites its file, the most recent records are lost',
     // Also after its policy was set right.
     evicted > 0 &&
       `redis has evicted ${evicted} keys since it was started: if there were records among them, their payouts can run again`,
