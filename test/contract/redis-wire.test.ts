@@ -125,6 +125,19 @@ describe.concurrent('when the connection is cut', () => {
     await healed();
   });
 
+  it('in silence, the store finds another connection, and repeats what had no answer', async () => {
+    await using line = await withWire({ timeoutMs: 300 });
+    const { wire, store, stateOf, healed } = line;
+    const owner = await bring(store, 'executing');
+    const accepted = wire.accepted;
+    wire.silence();
+    await expect(store.complete(owner, paid())).rejects.toMatchObject({ maybeWritten: true });
+    await healed();
+    expect(wire.accepted).toBe(accepted + 1);
+    expect(await store.complete(owner, paid())).toBe('ok');
+    expect(await stateOf(owner)).toBe('completed');
+  });
+
   it('and refused for a while, calls fail at once as never sent, and work after the reconnect', async () => {
     await using line = await withWire({});
     const { wire, store, stateOf, healed } = line;

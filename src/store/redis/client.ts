@@ -113,6 +113,9 @@ function hostAndPort(url: string): { host: string; port: number } {
 
 const ignore = () => {};
 
+/** How often a connection is looked at, in time limits of a command. */
+const SILENT_LIMITS = 5;
+
 /**
  * Adds to a connection what ioredis lacks:
  *
@@ -120,9 +123,19 @@ const ignore = () => {};
  *   server whose handshake was cut off, and would end the process.
  * - All commands of one turn of the event loop leave in one write, because a system call for each command costs more than the
  *   rest of the command. The write happens after all sockets that are ready have been read.
+ * - A connection without any answer is given up. The peer may be gone in silence, such as by a power failure or behind a firewall, and
+ *   the system tries for 15 minutes to reach it. `socketTimeout` of ioredis would cost two timers for each command.
  */
-function prepared<S extends net.Socket>(stream: S): S {
+function prepared<S extends net.Socket>(stream: S, timeoutMs: number): S {
   stream.on('error', ignore);
+  let before = { read: 0, written: 0, isAsked: false };
+  const look = setInterval(() => {
+    const [read, written] = [stream.bytesRead, stream.bytesWritten];
+    const isSilent = read === before.read;
+    if (isSilent && before.isAsked) stream.destroy(new Error('the connection was silent'));
+    before = { read, written, isAsked: isSilent && written > before.written };
+  }, SILENT_LIMITS * timeoutMs).unref();
+  stream.once('close', () => clearInterval(look));
   const write = stream.write.bind(stream) as (...args: unknown[]) => boolean;
   stream.write = (...args: unknown[]) => {
     if (stream.writableCorked === 0) {
@@ -144,9 +157,12 @@ class Connector extends AbstractConnector {
   }
 
   override async connect() {
-    const { host, port, tls: secure } = this.#options;
+    const { host, port, tls: secure, commandTimeout } = this.#options;
     const to = { host: host as string, port: port as number };
-    this.stream = prepared(secure ? tls.connect({ ...to, ...secure }) : net.connect(to));
+    this.stream = prepared(
+      secure ? tls.connect({ ...to, ...secure }) : net.connect(to),
+      commandTimeout as number,
+    );
     // The system may refuse at once, such as while there is no route. ioredis listens only after that, and reports this one.
     this.stream.once('error', (error) => {
       this.firstError = error;
@@ -157,15 +173,19 @@ class Connector extends AbstractConnector {
 
 /** Asks sentinels for the master, as ioredis does, with clients whose connections {@link Connector} opens. */
 class Sentinels extends SentinelConnector {
+  readonly #timeoutMs: number;
+
   constructor(options: unknown) {
     super(options as ConstructorParameters<typeof SentinelConnector>[0]);
+    this.#timeoutMs = (options as { commandTimeout: number }).commandTimeout;
     const self = this as unknown as { connectToSentinel(endpoint: object, more?: object): Redis };
     const connectToSentinel = self.connectToSentinel.bind(this);
-    self.connectToSentinel = (endpoint, more) => connectToSentinel(endpoint, { Connector, ...more });
+    self.connectToSentinel = (endpoint, more) =>
+      connectToSentinel(endpoint, { Connector, commandTimeout: this.#timeoutMs, ...more });
   }
 
   override async connect(emit: Parameters<SentinelConnector['connect']>[0]) {
-    return prepared(await super.connect(emit));
+    return prepared(await super.connect(emit), this.#timeoutMs);
   }
 }
 
