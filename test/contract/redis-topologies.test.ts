@@ -1,3 +1,5 @@
+import { once } from 'node:events';
+import { type AddressInfo, createServer } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command, Redis } from 'ioredis';
 import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest';
@@ -241,6 +243,20 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     for (const client of clients) await client.call('SENTINEL', 'RESET', 'payments');
     await until(async () => (await alone.health()).ok, 20_000);
     expect(await alone.start(newRequest())).toEqual({ kind: 'started' });
+  });
+
+  it('asks the next sentinel if the first one accepts connections and answers nothing', async () => {
+    const silent = createServer(() => {});
+    silent.listen(0, '127.0.0.1');
+    await once(silent, 'listening');
+    onTestFinished(() => void silent.close());
+    const { port } = silent.address() as AddressInfo;
+    const options = optionsOf(await topologyOf('sentinel'), 1000, 0);
+    const { name, nodes } = options.location.sentinels as { name: string; nodes: string[] };
+    const location = { sentinels: { name, nodes: [`redis://127.0.0.1:${port}`, ...nodes] } };
+    const register = await RedisRegister.open({ ...options, location, mayLoseOnFailover: true });
+    onTestFinished(() => register.close());
+    expect(await register.health()).toMatchObject({ ok: true });
   });
 
   it('spreads records over all masters, lists them, and is well if all masters are', async () => {
