@@ -112,6 +112,24 @@ it('a response with an end of its own is complete when that end was read, and ne
     ],
     ['both', `${head('Content-Length: 5', CHUNKED)}5\r\nhello\r\n0\r\n\r\n`, 'closes', 'unknown'],
     ['no body by its status', 'HTTP/1.1 204 No Content\r\n\r\n', 'stays', 'complete'],
+    [
+      'a length, behind 103',
+      `HTTP/1.1 103 Early Hints\r\n\r\n${head('Content-Length: 0')}`,
+      'stays',
+      'complete',
+    ],
+    [
+      'a length, behind a 100 that nobody asked for',
+      `HTTP/1.1 100 Continue\r\n\r\n${head('Content-Length: 0')}`,
+      'stays',
+      'unknown',
+    ],
+    [
+      'a length, and a head over 16 KiB',
+      head(`X-Long: ${'x'.repeat(17_000)}`, 'Content-Length: 0'),
+      'stays',
+      'unknown',
+    ],
     ['no body by its status, and a reset behind it', 'HTTP/1.1 304 Not Modified\r\n\r\n', 'rst', 'complete'],
     ['no body by the method', head(TEXT), 'closes', 'complete', 'HEAD'],
   ]);
