@@ -1,5 +1,5 @@
 import { once } from 'node:events';
-import { type AddressInfo, createServer } from 'node:net';
+import { type AddressInfo, connect, createServer } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command, Redis } from 'ioredis';
 import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest';
@@ -9,7 +9,7 @@ import { openRedis } from '../../src/ledger/open-store.ts';
 import { Copy } from '../../src/ledger/store-copy.ts';
 import type { RecordId } from '../../src/lib/brands.ts';
 import { systemClock } from '../../src/lib/clock.ts';
-import type { RedisOptions } from '../../src/store/redis/client.ts';
+import { createClient, type RedisOptions } from '../../src/store/redis/client.ts';
 import { Names } from '../../src/store/redis/commands.ts';
 import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
 import { RedisRegister } from '../../src/store/redis/register.ts';
@@ -257,6 +257,27 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     const register = await RedisRegister.open({ ...options, location, mayLoseOnFailover: true });
     onTestFinished(() => register.close());
     expect(await register.health()).toMatchObject({ ok: true });
+  });
+
+  it('waits longer for a sentinel than for a command', async () => {
+    const { location } = optionsOf(await topologyOf('sentinel'));
+    const { name, nodes } = location.sentinels as { name: string; nodes: string[] };
+    const { hostname, port } = new URL(nodes[0] as string);
+    const far = createServer((near) => {
+      const sentinel = connect(Number(port), hostname);
+      near.on('data', (bytes) => void setTimeout(() => sentinel.write(bytes), 100));
+      for (const socket of [near, sentinel]) socket.on('error', () => {});
+      sentinel.pipe(near).on('close', () => sentinel.destroy());
+    });
+    far.listen(0, '127.0.0.1');
+    await once(far, 'listening');
+    onTestFinished(() => void far.close());
+    const { port: farPort } = far.address() as AddressInfo;
+    const sentinels = { name, nodes: [`redis://127.0.0.1:${farPort}`] };
+    const client = createClient({ ...location, sentinels }, 50) as Redis;
+    onTestFinished(() => client.disconnect());
+    await client.connect();
+    expect(client.status).toBe('ready');
   });
 
   it('spreads records over all masters, lists them, and is well if all masters are', async () => {

@@ -70,7 +70,7 @@ function construct(location: Location, timeoutMs: number, clientTls?: ClientTls)
     autoResendUnfulfilledCommands: false,
     enableOfflineQueue: false,
     commandTimeout: timeoutMs,
-    connectTimeout: Math.max(500, timeoutMs),
+    connectTimeout: atLeastToConnect(timeoutMs),
     // While Redis loads its file, try again soon. By default ioredis waits as long as Redis estimates, up to 10 s.
     maxLoadingRetryTime: 100,
     retryStrategy: retryAfterMs,
@@ -104,6 +104,9 @@ function construct(location: Location, timeoutMs: number, clientTls?: ClientTls)
   });
 }
 
+/** A connection to another machine, with TLS and a handshake, takes longer than a command may. */
+const atLeastToConnect = (timeoutMs: number): number => Math.max(500, timeoutMs);
+
 const isSecure = (url: string): boolean => url.startsWith('rediss:');
 
 function hostAndPort(url: string): { host: string; port: number } {
@@ -113,8 +116,8 @@ function hostAndPort(url: string): { host: string; port: number } {
 
 const ignore = () => {};
 
-/** How often a connection is looked at, in time limits of a command. */
-const SILENT_LIMITS = 5;
+/** How often it is looked whether a connection is silent, in time limits of a command, and the least that such a limit counts as. */
+const [LOOK_EVERY_LIMITS, LEAST_LIMIT_MS] = [5, 100];
 
 /**
  * Adds to a connection what ioredis lacks:
@@ -134,7 +137,7 @@ function prepared<S extends net.Socket>(stream: S, timeoutMs: number): S {
     const isSilent = read === before.read;
     if (isSilent && before.isAsked) stream.destroy(new Error('the connection was silent'));
     before = { read, written, isAsked: isSilent && written > before.written };
-  }, SILENT_LIMITS * timeoutMs).unref();
+  }, LOOK_EVERY_LIMITS * Math.max(LEAST_LIMIT_MS, timeoutMs)).unref();
   stream.once('close', () => clearInterval(look));
   const write = stream.write.bind(stream) as (...args: unknown[]) => boolean;
   stream.write = (...args: unknown[]) => {
@@ -177,7 +180,8 @@ class Sentinels extends SentinelConnector {
 
   constructor(options: unknown) {
     super(options as ConstructorParameters<typeof SentinelConnector>[0]);
-    this.#timeoutMs = (options as { commandTimeout: number }).commandTimeout;
+    // A question to a sentinel is sent on a new connection, and counts from before it.
+    this.#timeoutMs = atLeastToConnect((options as { commandTimeout: number }).commandTimeout);
     const self = this as unknown as { connectToSentinel(endpoint: object, more?: object): Redis };
     const connectToSentinel = self.connectToSentinel.bind(this);
     self.connectToSentinel = (endpoint, more) =>
