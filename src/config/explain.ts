@@ -20,7 +20,7 @@ export function explain(
       const place = placeOf([...issue.path, key]);
       // In a flow mapping, a comma in a secret without quotes ends the secret, and its rest is a member without a value.
       if (valueAt(written, [...issue.path, key]) === null)
-        return `${path ? `${path}: ` : ''}a member without a value is not an option${place ? ` (${place})` : ''}`;
+        return `${path ? `${path}: ` : ''}a member without a value is not an option; a value with a comma needs quotes${place ? ` (${place})` : ''}`;
       return `${path ? `${path}.` : ''}${key}: is not an option${hintFor(key, issue.path)}${place ? ` (${place})` : ''}`;
     });
   }

@@ -26,7 +26,7 @@ export function loadConfig(file: string, env: NodeJS.ProcessEnv): Config {
 /** @param file for messages only. @throws {ConfigError} */
 export function parseConfig(text: string, env: NodeJS.ProcessEnv, file = 'configuration'): Config {
   const lineCounter = new LineCounter();
-  const document = parseDocument(text, { prettyErrors: true, lineCounter });
+  const document = parseDocument(text, { prettyErrors: true, lineCounter, logLevel: 'error' });
   const [syntaxError] = document.errors;
   if (syntaxError) throw new ConfigError(file, [`is not valid YAML: ${reasonOf(syntaxError)}`]);
   const written = contentOf(document, file);
@@ -60,13 +60,18 @@ export function checkConfig(
   );
 }
 
-/** Their messages in the YAML library quote the file, which may have a secret there. */
-const QUOTING = ['BAD_DIRECTIVE', 'BAD_DQ_ESCAPE', 'TAG_RESOLVE_FAILED', 'UNEXPECTED_TOKEN'];
+/** The YAML library's messages of these errors quote the file, which may have a secret there. */
+const WITHOUT_QUOTE: Partial<Record<YAMLError['code'], string>> = {
+  BAD_DIRECTIVE: 'a directive that YAML does not have',
+  BAD_DQ_ESCAPE: 'an escape that YAML does not have',
+  TAG_RESOLVE_FAILED: 'an unknown tag (!name)',
+  UNEXPECTED_TOKEN: 'an unexpected character',
+};
 
 /** What is wrong, and where, in one line. */
 function reasonOf({ code, message, linePos: [at] = [{ line: 1, col: 1 }] }: YAMLError): string | undefined {
-  if (!QUOTING.includes(code)) return message.split('\n')[0];
-  return `${code.toLowerCase().replaceAll('_', ' ')} at line ${at.line}, column ${at.col}`;
+  const what = WITHOUT_QUOTE[code];
+  return what === undefined ? message.split('\n')[0] : `${what} at line ${at.line}, column ${at.col}`;
 }
 
 type Path = readonly (string | number)[];
@@ -93,7 +98,7 @@ function withDuration(text: string, path: Path): unknown {
 function placeOf(document: Document, lines: LineCounter, path: readonly PropertyKey[]): string | undefined {
   const section = path.length > 1 ? document.getIn(path.slice(0, -1), true) : document.contents;
   if (!isMap(section)) return undefined;
-  const pair = section.items.find(({ key }) => isScalar(key) && key.value === path.at(-1));
+  const pair = section.items.find(({ key }) => isScalar(key) && String(key.value) === path.at(-1));
   const [offset] = (isScalar(pair?.key) && pair.key.range) || [];
   if (offset === undefined) return undefined;
   const { line, col } = lines.linePos(offset);

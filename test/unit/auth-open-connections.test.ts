@@ -95,6 +95,7 @@ describe('a session ends within a second after', () => {
 test('a session that was removed is not ended, and there is one timer while others are open', async () => {
   const { session, reload } = await open(fileOf(key('a'), key('b')));
   const ofTheKeyFile = vi.getTimerCount();
+  expect(ofTheKeyFile).toBe(1);
   const ofSessions = () => vi.getTimerCount() - ofTheKeyFile;
   const [first, second] = [session('sk_a'), session('sk_b')];
   expect(ofSessions()).toBe(1);
