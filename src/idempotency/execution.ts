@@ -19,7 +19,7 @@ import { fenceFrom, Renewals } from './fence-and-lease.ts';
 import { causeOf, completionOf, decideFor, digestOf } from './outcome.ts';
 import { PendingWrites } from './pending-writes.ts';
 
-/** This request owns the record and has a slot. It may be sent while `maySend` returns true. */
+/** This request has a slot, and owns the record unless its call has `settle`. It may be sent while `maySend` returns true. */
 export interface Started {
   kind: 'started';
   execution: Execution;
@@ -40,8 +40,8 @@ export type Found = Started | PeekAnswer | NotStarted;
 /**
  * start → run → complete, for one request that leads its key and has a slot.
  *
- * Nothing is sent before the start is durable. After it, the key is released only if the backend surely did not execute.
- * If that is unknown, the key is in doubt.
+ * Nothing is sent before the start is durable, unless the application's transaction writes start and result at once (`settle`). After it,
+ * the key is released only if the backend surely did not execute. If that is unknown, the key is in doubt.
  */
 export class Executions {
   readonly #store: Store;

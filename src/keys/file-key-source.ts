@@ -12,7 +12,7 @@ const MAX_BYTES = 64 * 1024 * 1024;
 
 /** Short enough that a removed key is refused within a second, unless the file is so large that it takes long to parse. */
 const POLL_MS = 100;
-/** A version that could not be read or parsed for want of open files or memory must not leave a revoked key in force. */
+/** A version that could not be read for lack of file descriptors or memory must not leave a revoked key in force. */
 const RETRY_MS = 10_000;
 /** A line of the log names at most so many merchants. */
 const MOST_NAMED = 20;

@@ -147,7 +147,7 @@ export class UpstreamKeySource implements KeySource {
       sentAtMs = this.#clock.monotonicMs();
       return this.#options.probe(secret);
     });
-    // After a reload, also a request that has joined this probe gets a newer answer.
+    // The answer is from before a reload: ask again, also for a request that has joined this probe since.
     if (answer.kind !== 'overloaded' && !this.#cache.isCurrent(sentAtMs)) {
       this.#options.emit('keyProbes', { result: answer.kind });
       return this.#probe(digest, secret, client);

@@ -287,7 +287,7 @@ export class Recording {
   }
 }
 
-/** They describe a body that the handler has written too, or that it has got from another server. No client could read this one then. */
+/** Fields of another body, which the handler also wrote or got from another server. With them no client could read this body. */
 const OF_ANOTHER_BODY = ['content-length', 'content-encoding'];
 
 /** The names of the header fields as they were written. Node's types lack this method. */

@@ -6,7 +6,7 @@ import { answerFields, hasField } from '../requests/fields.ts';
 export interface TransactionAnswer {
   /** 200 to 599. Whatever it is, it is stored, and every retry gets it. */
   status: number;
-  /** Header fields in addition to those that are set on the response. */
+  /** Header fields in addition to those that are set on the response. Content-Length and Content-Encoding are dropped. */
   headers?: Record<string, string | string[]>;
   /** The body, sent as JSON. Default: no body. */
   json?: unknown;

@@ -125,7 +125,7 @@ describe.concurrent('when the connection is cut', () => {
     await healed();
   });
 
-  it('in silence, the store finds another connection, and repeats what had no answer', async () => {
+  it('in silence, the store finds another connection, and what had no answer can be repeated', async () => {
     await using line = await withWire({ timeoutMs: 300 });
     const { wire, store, stateOf, healed } = line;
     const owner = await bring(store, 'executing');

@@ -146,7 +146,7 @@ describe('a changed file is loaded', () => {
   });
 });
 
-test('a version that could not be read for want of open files is in force when there are some again', async () => {
+test('a version that could not be read, because the process could open no more files, is in force once it can', async () => {
   const source = JSON.stringify(new URL('../../src/keys/file-key-source.ts', import.meta.url));
   const [path, next] = [keyFile(fileOf('one')), keyFile(fileOf('two'))].map((file) => JSON.stringify(file));
   const program = `

@@ -146,7 +146,7 @@ async function sameBefore(desk: Desk, request: ResolveRequest): Promise<Done | u
 
 /**
  * A retry may have executed the key again since its release, so the audit trail is asked and not the record. A key that is in
- * doubt again is not `same`: the operator has to look at it again.
+ * doubt again, or whose owner is gone, is not `same`: the operator has to look at it again.
  */
 function releasedBefore(
   record: RecordView | null,

@@ -79,7 +79,7 @@ export class HandlerTransaction {
     if (this.#isSettled)
       throw new TypeError('idempotency: no transaction begins after the response has ended');
     const { promise, resolve } = Promise.withResolvers<true>();
-    // A call that is refused, because another one is under way, ends at once.
+    // Not only the last call: one that is refused while another is under way ends at once.
     this.#ended = this.#ended.then(() => promise);
     return await act().finally(() => resolve(true));
   }

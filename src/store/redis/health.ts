@@ -197,7 +197,7 @@ async function inspectNode(node: Redis): Promise<{ dangers: string[]; replicas: 
       ? 'redis runs without appendonly: if redis is killed, records are lost and a payout may run again'
       : fsync !== 'always' &&
         `redis has appendfsync ${fsync}: if its machine fails, the most recent records are lost`,
-    // It goes before `appendfsync always`.
+    // It overrides `appendfsync always`.
     field('aof_enabled') === '1' &&
       pausesSync &&
       'redis has no-appendfsync-on-rewrite yes: if its machine fails while it saves or rewrites its file, the most recent records are lost',

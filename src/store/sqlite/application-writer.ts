@@ -156,7 +156,7 @@ export class ApplicationWriter implements CommandWriter {
   #prepare(): void {
     const database = this.#database;
     const { boot, clock, file, makesTables } = this.#options;
-    this.#journalMode();
+    this.#safeJournalMode();
     try {
       database.exec('BEGIN IMMEDIATE');
       if (!database.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'oncegate_store'").get()) {
@@ -240,15 +240,15 @@ export class ApplicationWriter implements CommandWriter {
     }
   }
 
-  /** The application may have set it since the store was opened. @throws {StoreUnavailable} if a crash could damage the database */
-  #journalMode(): unknown {
+  /** Read for each transaction, because the application may set it at any time. @throws {StoreUnavailable} if a crash could damage the database */
+  #safeJournalMode(): unknown {
     const mode = this.#setting('journal_mode');
     if (mode === 'off' || mode === 'memory')
-      throw unavailable(`its journal_mode is ${mode}, so a crash damages it: set it to WAL`);
+      throw unavailable(`journal_mode is ${mode}, so a crash damages the database: set it to WAL`);
     return mode;
   }
 
-  /** Of a row that is an object or an array, as the application has chosen. */
+  /** The row is an object or an array, as the application has chosen. */
   #setting(name: string): unknown {
     return Object.values(this.#database.prepare(`PRAGMA ${name}`).get() ?? {})[0];
   }
@@ -256,7 +256,7 @@ export class ApplicationWriter implements CommandWriter {
   /** Makes the next commit survive a power cut, whatever the application has set. Returns what restores its setting. */
   #surviveCrashes(): () => void {
     const found = Number(this.#setting('synchronous'));
-    const needed = this.#journalMode() === 'wal' ? FULL : EXTRA;
+    const needed = this.#safeJournalMode() === 'wal' ? FULL : EXTRA;
     if (found >= needed) return () => {};
     this.#database.exec(`PRAGMA synchronous = ${needed}`);
     return () => {

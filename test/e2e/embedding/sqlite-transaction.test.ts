@@ -285,7 +285,7 @@ describe('a handler with a transaction on SQLite', () => {
     expect([paid('told'), Math.round(Number(kept.get()?.ms) / 86_400_000)]).toEqual([1, 30]);
   });
 
-  it('stores no header field that describes another body, and each field of its answer in place of one that was set', async () => {
+  it('stores no Content-Length and no Content-Encoding of its answer, and a field of the answer replaces one that was set', async () => {
     const headers = { 'Content-Length': '99', 'content-encoding': 'gzip', 'X-Payout': '7' };
     const { post } = await application(async (idempotency, _, res) => {
       res.setHeader('X-Payout', '6').setHeader('X-Set', 'too');
@@ -298,7 +298,7 @@ describe('a handler with a transaction on SQLite', () => {
     }
   });
 
-  it('answers 503 if the application has set a journal_mode since that a crash does not survive', async () => {
+  it('answers 503 after the application has set a journal_mode with which a crash damages the database', async () => {
     const { post, paid, database } = await application(payIn);
     database.exec('PRAGMA journal_mode = MEMORY');
     expect([codeOf(await post('k')), paid('k')]).toEqual(['store_unavailable', 0]);

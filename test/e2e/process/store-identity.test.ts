@@ -20,7 +20,13 @@ import { VISIT_LASTS_MS } from '../../../src/store/types.ts';
 import { Events } from '../../../src/telemetry/emit.ts';
 import { withdraw } from '../../support/client.ts';
 import { newFolder, run } from '../../support/command.ts';
-import { type ConfigInput, configFile, type MoreConfig, testConfig } from '../../support/config.ts';
+import {
+  type ConfigInput,
+  configFile,
+  type MoreConfig,
+  replaceFile,
+  testConfig,
+} from '../../support/config.ts';
 import { emitTo } from '../../support/emit.ts';
 import { metric } from '../../support/metrics.ts';
 import { emptied, type RedisServer, startRedis } from '../../support/redis-server.ts';
@@ -332,8 +338,8 @@ it('of two operators who accept at once, the later one stays in the file, and bo
   writeFileSync(file, refusal);
   const first = accepting('ada');
   await until(() => by() === 'ada');
-  // The second one had read the file before.
-  writeFileSync(file, refusal);
+  // As if the second one had read the file before.
+  replaceFile(file, refusal);
   const second = accepting('grace');
   await until(() => by() === 'grace');
   await first;
