@@ -119,7 +119,7 @@ it('a response with an end of its own is complete when that end was read, and ne
       'complete',
     ],
     [
-      'a length, behind a 100 that nobody asked for',
+      'a length, behind an unsolicited 100',
       `HTTP/1.1 100 Continue\r\n\r\n${head('Content-Length: 0')}`,
       'stays',
       'unknown',
