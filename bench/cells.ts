@@ -18,15 +18,17 @@ const larger = (size: Size): Cell[] => [
 ];
 
 export const ALL_CELLS: readonly Cell[] = [
-  ...cells('balance', 300, ['oncegate-redis', 'express-hpm', 'express-undici']),
+  ...cells('balance', 300, ['oncegate-redis', 'express-hpm', 'express-undici', 'express-logged']),
   ...cells('balance', 300, ['http-proxy-3', 'fast-gateway', 'node-http', 'undici', 'nginx']),
   ...cells('passthrough', 300, ['oncegate-redis', 'express-hpm']),
   ...cells('unkeyed', 300, ['oncegate-redis']),
   ...cells('upload', 300, ['oncegate-redis', 'express-hpm']),
   ...cells('first', 300, ['oncegate-redis', 'node-idempotency', 'express-idempotency', 'oncegate-sqlite']),
-  ...cells('first', 300, ['express-redis', 'oncegate-redis-always', 'oncegate-postgres']),
+  ...cells('first', 300, ['express-redis', 'express-redis-logged', 'express-sqlite-logged']),
+  ...cells('first', 300, ['oncegate-redis-always', 'oncegate-postgres']),
   ...cells('replay', 300, ['oncegate-redis', 'node-idempotency', 'express-memory', 'oncegate-sqlite']),
-  ...cells('replay', 300, ['express-redis', 'express-idempotency', 'oncegate-postgres']),
+  ...cells('replay', 300, ['express-redis', 'express-redis-logged', 'express-sqlite-logged']),
+  ...cells('replay', 300, ['express-idempotency', 'oncegate-postgres']),
   ...cells('mixed', 300, ['oncegate-redis', 'node-idempotency', 'oncegate-sqlite']),
   ...larger(4096),
   ...larger(65_536),
@@ -39,7 +41,8 @@ export const QUICK_CELLS: readonly Cell[] = ALL_CELLS.filter(
     ['balance', 'passthrough', 'upload', 'first', 'replay'].includes(work) &&
     [
       ...['oncegate-redis', 'oncegate-sqlite', 'oncegate-postgres', 'express-hpm', 'express-undici'],
-      ...['node-idempotency', 'express-idempotency', 'express-redis', 'express-memory'],
+      ...['express-logged', 'express-redis', 'express-redis-logged', 'express-sqlite-logged'],
+      ...['express-memory', 'node-idempotency', 'express-idempotency'],
     ].includes(system),
 );
 

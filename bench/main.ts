@@ -29,6 +29,7 @@ const PACED_SYSTEMS = [
   'oncegate-sqlite',
   'node-idempotency',
   'express-idempotency',
+  'express-redis-logged',
 ];
 const STARTS = 20;
 const START_KEYS = 10_000;
@@ -67,7 +68,8 @@ class Systems {
 
   /** The process of the server that has the records of a system. */
   serverOf(system: string): number | undefined {
-    if (system === 'oncegate-redis') return this.#servers.everysec.pid;
+    if (['oncegate-redis', 'express-redis', 'node-idempotency'].includes(system))
+      return this.#servers.everysec.pid;
     if (system === 'oncegate-redis-always') return this.#servers.always.pid;
     return system === 'oncegate-postgres' ? this.#servers.postgres.pid : undefined;
   }

@@ -75,8 +75,10 @@ const wrongIn = (runs: readonly { wrong: number }[]): number =>
 function targetTable(results: Results): string {
   const rows = targetsOf(results)
     .filter(({ figure }) => figure !== undefined)
-    .map((target) => [target.work, target.says, figureOf(target), spreadOf(target), verdictOf(target)]);
-  return table(['work', 'target', 'measured', 'lowest to highest', ''], rows, 2);
+    .map((target) => [
+      ...[target.work, target.says, figureOf(target), spreadOf(target), floorOf(target), verdictOf(target)],
+    ]);
+  return table(['work', 'target', 'measured', 'lowest to highest', 'floor', ''], rows, 2);
 }
 
 /** The size of each store and the memory of its gateway, while new keys arrive. */
@@ -171,6 +173,9 @@ const figureOf = ({ figure = Number.NaN, unit }: Target): string => `${amountOf(
 function spreadOf({ spread, unit }: Target): string {
   return spread === undefined ? '' : spread.map((value) => amountOf(value, unit)).join(' to ');
 }
+
+const floorOf = ({ floor, unit }: Target): string =>
+  floor === undefined || Number.isNaN(floor) ? '' : `${amountOf(floor, unit)} ${unit}`;
 
 const verdictOf = ({ met }: Target): string => (met === undefined ? '' : met ? 'met' : '**not met**');
 

@@ -52,7 +52,7 @@ export async function startPeer(name: string, { root, backendUrl, redisUrl }: Pl
       startedMs,
     );
   }
-  const env = { PORT: `${port}`, BACKEND_URL: backendUrl, REDIS_URL: redisUrl };
+  const env = { PORT: `${port}`, BACKEND_URL: backendUrl, REDIS_URL: redisUrl, FOLDER: root, SECRET };
   const child = startPinned(CORES.system, process.execPath, [join(PEERS, `${name}.mjs`)], { env, logFile });
   return await ready(port, child, startedMs);
 }
