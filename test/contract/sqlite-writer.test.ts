@@ -5,7 +5,7 @@ import { copyFileSync, readFileSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import type { Worker as Thread } from 'node:worker_threads';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import { prepareThread } from '../../src/store/sqlite/writer.ts';
 import { UnreadableRecord } from '../../src/store/types.ts';
 import { emitTo } from '../support/emit.ts';
@@ -93,6 +93,30 @@ describe('writes of one process', () => {
       { status: 'rejected', reason: expect.any(UnreadableRecord) },
       { status: 'fulfilled', value: 'ok' },
     ]);
+  });
+
+  it('share a transaction with one for which there is no memory, and get their own answers', async () => {
+    const store = await openSqlite(storeFolder());
+    const owner = await bring(store, 'executing');
+    const response = { status: 200, headers: [], body: Buffer.alloc(1_048_576, 'x') };
+    const Memory = SharedArrayBuffer;
+    vi.stubGlobal('SharedArrayBuffer', function scarce(bytes: number) {
+      if (bytes > 1_048_576) throw new RangeError('Array buffer allocation failed');
+      return new Memory(bytes);
+    });
+    onTestFinished(() => void vi.unstubAllGlobals());
+    const request = newRequest();
+    const answers = await Promise.allSettled([
+      store.complete(owner, { kind: 'response', response }),
+      store.start(request),
+    ]);
+    expect(answers).toEqual([
+      { status: 'rejected', reason: expect.any(RangeError) },
+      { status: 'fulfilled', value: { kind: 'started' } },
+    ]);
+    expect(await store.get(request.recordId)).toMatchObject({ state: 'executing', token: request.token });
+    vi.unstubAllGlobals();
+    expect(await store.complete(owner, { kind: 'response', response })).toBe('ok');
   });
 
   it('that are under way at their time limit are maybe written', async () => {

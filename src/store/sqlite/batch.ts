@@ -38,7 +38,10 @@ export class Batch {
   }
 
   add(command: number, values: readonly Value[]): void {
-    this.#reserve(2 + VALUE_BYTES * values.length);
+    let bytes = 2 + VALUE_BYTES * values.length + this.#texts.length;
+    for (const value of values) if (value !== null && typeof value !== 'number') bytes += value.length;
+    // All at once: half a command that finds no memory would spoil those behind it, and they could get its answer.
+    this.#reserve(bytes);
     this.#memory[this.size++] = command;
     this.#memory[this.size++] = values.length;
     for (const value of values) {
@@ -48,7 +51,6 @@ export class Batch {
         this.#put(TEXT, value.length);
         this.#texts += value;
       } else {
-        this.#reserve(value.length + VALUE_BYTES * values.length);
         this.#put(BYTES, value.length);
         this.#memory.set(value, this.size);
         this.size += value.length;
@@ -57,7 +59,6 @@ export class Batch {
   }
 
   finish(): Uint8Array {
-    this.#reserve(this.#texts.length);
     this.#view.setUint32(0, this.size);
     this.#view.setUint32(4, this.size + this.#memory.write(this.#texts, this.size, 'latin1'));
     return this.#memory;
