@@ -1,5 +1,6 @@
 /** A copy between real stores. What it does when it is killed, paused or undone is in test/unit/copy.test.ts. */
 import { randomUUID } from 'node:crypto';
+import { copyFileSync, renameSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { describe, expect, it, onTestFinished } from 'vitest';
@@ -149,6 +150,23 @@ it.each(['postgres', 'redis', 'sqlite'] as const)(
     register.read = async (id) => ({ ...((await read(id)) as Seen), expiresInMs: Number.POSITIVE_INFINITY });
     expect(await new Copy({ from, to: receiving }).run()).toMatchObject({ completed: 1 });
     expect(await (await opened(destination)).start(duplicateOf(owner))).toMatchObject({ kind: 'completed' });
+  },
+);
+
+it.each(['sqlite', 'application'] as const)(
+  'opens nothing if the file of the source (%s) is replaced meanwhile',
+  async (from) => {
+    const [source, destination] = [await places[from](), await places.sqlite()];
+    await bring(await opened(source), 'completed');
+    const { path } = source as { path: string };
+    const file = from === 'sqlite' ? join(path, 'records.db') : path;
+    const onProgress = (line: string) => {
+      if (!line.startsWith('sealed')) return;
+      renameSync(file, `${file}-aside`);
+      copyFileSync(`${file}-aside`, file);
+    };
+    await expect(copy(source, destination, { onProgress })).rejects.toThrow('was removed or replaced');
+    expect(await (await side(destination)).readCopyProgress()).toMatchObject({ state: 'receiving' });
   },
 );
 

@@ -7,7 +7,7 @@ import type { CopyProgress, CopyRegister, FoundProgress } from '../register.ts';
 import { decodeCopyProgress, encodeCopyProgress } from '../register.ts';
 import { ApplicationRegister } from './application-register.ts';
 import { tablesIn } from './application-writer.ts';
-import { inodesOf, type Tables, unavailable } from './database.ts';
+import { checkInodes, inodesOf, type Tables, unavailable } from './database.ts';
 import { SqliteRegister } from './sqlite-register.ts';
 import type { SqliteRegisterOptions } from './writer.ts';
 
@@ -18,6 +18,7 @@ export class SqliteCopyRegister implements CopyRegister {
   readonly register: SqliteRegister;
   readonly #file: string;
   readonly #database: Tables;
+  readonly #inodes: readonly string[];
 
   /** @throws {StoreUnavailable} */
   static async open(options: SqliteRegisterOptions): Promise<SqliteCopyRegister> {
@@ -37,6 +38,7 @@ export class SqliteCopyRegister implements CopyRegister {
     this.register = register;
     this.#file = file;
     this.#database = database;
+    this.#inodes = inodesOf(file);
   }
 
   async readCopyProgress(): Promise<FoundProgress | undefined> {
@@ -92,6 +94,8 @@ export class SqliteCopyRegister implements CopyRegister {
   /** Runs one statement, which is a durable transaction. @throws {StoreUnavailable} */
   #run(sql: string, ...values: (string | number | Uint8Array | null)[]): unknown[] {
     try {
+      // Gateways obey the progress in the file that has the name.
+      checkInodes(this.#file, this.#inodes);
       return this.#database.prepare(sql).all(...values);
     } catch (error) {
       throw unavailable(messageOf(error), true, error);
