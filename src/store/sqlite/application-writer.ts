@@ -157,6 +157,9 @@ export class ApplicationWriter implements CommandWriter {
     const database = this.#database;
     const { boot, clock, file, makesTables } = this.#options;
     this.#safeJournalMode();
+    // SQLite shortens what is read as one value (records.ts) to an even length there.
+    if (this.#setting('encoding') !== 'UTF-8')
+      throw new Error('its texts are UTF-16, which shortens answers: make it with PRAGMA encoding = UTF-8');
     try {
       database.exec('BEGIN IMMEDIATE');
       if (!database.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'oncegate_store'").get()) {

@@ -373,6 +373,10 @@ it('sqliteStore refuses a database that it cannot protect', async () => {
     unsafe.exec('PRAGMA journal_mode = MEMORY');
     await expect(sqliteStore({ database: unsafe })).rejects.toThrow(/journal_mode is memory/);
   }
+  const wide = new DatabaseSync(join(temporaryFolder(), 'payouts.sqlite'));
+  onTestFinished(() => wide.close());
+  wide.exec("PRAGMA encoding = 'UTF-16'; CREATE TABLE payouts (key TEXT)");
+  await expect(sqliteStore({ database: wide })).rejects.toThrow(/its texts are UTF-16/);
   const later = openDatabase();
   await (await sqliteStore({ database: later })).close();
   later.exec('UPDATE oncegate_store SET format = 4');
