@@ -256,14 +256,18 @@ export class ApplicationWriter implements CommandWriter {
     return Object.values(this.#database.prepare(`PRAGMA ${name}`).get() ?? {})[0];
   }
 
-  /** Makes the next commit survive a power cut, whatever the application has set. Returns what restores its setting. */
+  /**
+   * Makes the next commit survive a power cut, whatever the application has set. Returns what restores its setting. OFF becomes NORMAL:
+   * with OFF, a later commit of the application moves the WAL into the file and overwrites it, without a sync.
+   */
   #surviveCrashes(): () => void {
     const found = Number(this.#setting('synchronous'));
     const needed = this.#safeJournalMode() === 'wal' ? FULL : EXTRA;
     if (found >= needed) return () => {};
     this.#database.exec(`PRAGMA synchronous = ${needed}`);
     return () => {
-      if (!this.#database.isTransaction) this.#database.exec(`PRAGMA synchronous = ${found}`);
+      if (!this.#database.isTransaction)
+        this.#database.exec(`PRAGMA synchronous = ${Math.max(found, NORMAL)}`);
     };
   }
 }
@@ -278,4 +282,4 @@ function ofFunction<T>(act: () => T): T {
 }
 
 /** Levels of `PRAGMA synchronous`. A rollback journal needs EXTRA, because with FULL a power cut can bring it back. */
-const [FULL, EXTRA] = [2, 3];
+const [NORMAL, FULL, EXTRA] = [1, 2, 3];
