@@ -58,8 +58,11 @@ const PLACEHOLDERS = ['{merchant}', '{key}', '{operation}'];
 const NOT_FOR_LOOKUPS =
   /^(?:host|connection|content-length|transfer-encoding|te|trailer|upgrade|expect|accept-encoding|x-merchant-code)$/;
 const statuses = z.array(wholeNumber(200, 599));
-/** With these a proxy or a CDN in front of the backend says that it got no answer, not that it sent nothing. */
-const UNKNOWN = [502, 503, 504, 520, 522, 524];
+/**
+ * With these a proxy or a CDN in front of the backend says that it got no answer, not that it sent nothing. 408 too: the gateway sends
+ * whole requests only, so what took too long is the backend (Envoy before 1.22).
+ */
+const UNKNOWN = [408, 502, 503, 504, 520, 522, 524];
 
 /** Refuses a status that the operator lists as both. */
 export function refineStatuses(
@@ -170,7 +173,7 @@ export const operationIdempotencyObject = z.strictObject({
   release: z.array(wholeNumber(400, 599)).default([401, 429]),
   /**
    * Statuses with which a proxy in front of the backend says that it got no answer. The merchant gets the response, and the
-   * key is in doubt, because the backend may have executed. Default 502, 503, 504, 520, 522 and 524, without those in `release`.
+   * key is in doubt, because the backend may have executed. Default 408, 502, 503, 504, 520, 522 and 524, without those in `release`.
    */
   unknown: z.array(wholeNumber(400, 599)).optional(),
 });

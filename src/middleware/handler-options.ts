@@ -117,7 +117,7 @@ export interface IdempotencyOptions {
   abandonAfterMs?: number;
   /** Statuses with which the handler says that nothing was done. Default 401 and 429. */
   release?: number[];
-  /** Statuses with which the handler says that it cannot know. Default 502, 503, 504, 520, 522 and 524, without those in `release`. */
+  /** Statuses with which the handler says that it cannot know. Default 408, 502, 503, 504, 520, 522 and 524, without those in `release`. */
   unknown?: number[];
   /** What a retry of a key in doubt gets; see `operations[].idempotency.inDoubt` in docs/configuration.md. Default `hold`. */
   inDoubt?: 'hold' | 'retry' | 'lookup';

@@ -19,13 +19,13 @@ describe('an in-doubt policy', () => {
     expect(operation?.idempotency).toMatchObject({
       inDoubt: 'hold',
       release: [401, 429],
-      unknown: [502, 503, 504, 520, 522, 524],
+      unknown: [408, 502, 503, 504, 520, 522, 524],
     });
   });
 
   it('takes a status that the operator releases out of the default of unknown', () => {
     const [operation] = parseConfig(withPolicy('release: [503, 520]'), {}).operations;
-    expect(operation?.idempotency.unknown).toEqual([502, 504, 522, 524]);
+    expect(operation?.idempotency.unknown).toEqual([408, 502, 504, 522, 524]);
   });
 
   it('has defaults for all of a lookup but its path', () => {
