@@ -74,7 +74,8 @@ function descriptionOf(headers: readonly string[]): string[] {
 
 /**
  * Fills in the path and percent-encodes the values, unless a value could change the path: the merchant chooses the key, and a backend
- * that decodes it twice, or reads it as a dot segment, would answer for another resource.
+ * that decodes it twice, reads it as a dot segment, or takes what follows a dot for the name of a format, as Rails and Spring do,
+ * would answer for another resource.
  */
 function targetOf(path: string, transaction: Transaction): string | undefined {
   const [before = '', ...query] = path.split('?');
@@ -82,7 +83,7 @@ function targetOf(path: string, transaction: Transaction): string | undefined {
   const fill = (text: string, inPath: boolean) =>
     text.replace(/\{(merchant|key|operation)\}/g, (_, name: keyof Transaction) => {
       const value = transaction[name];
-      if (inPath && (/[/\\%;]/.test(value) || /^\.+$/.test(value))) unsafe = true;
+      if (inPath && /[/\\%;.?#]/.test(value)) unsafe = true;
       return encodeURIComponent(value);
     });
   const filled = [fill(before, true), ...query.map((text) => fill(text, false))].join('?');
