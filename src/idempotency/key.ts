@@ -51,6 +51,10 @@ function readValue(name: string, text: string): string | undefined {
   return text.match(QUOTED)?.[1]?.replace(/\\(["\\])/g, '$1');
 }
 
+/** Whether a key comes in quotes, which the backend may take for a part of it. @param names as for {@link readKey} */
+export const isQuoted = (rawHeaders: readonly string[], names: readonly string[]): boolean =>
+  names.includes(DRAFT) && valuesOf(rawHeaders, DRAFT).some((text) => text.startsWith('"'));
+
 /**
  * Takes the quotes off the key in Idempotency-Key. The backend then gets one spelling of each key: that for which a lookup asks, and
  * that of a second request under `retry`, however the merchant spells it.
@@ -59,11 +63,11 @@ function readValue(name: string, text: string): string | undefined {
  * @returns false if the header cannot hold the key without quotes, because it would be read as another key
  */
 export function unquoteKey({ headers, rawHeaders }: IncomingMessage, key: string): boolean {
-  const isQuoted = (text: unknown) =>
+  const isOfKey = (text: unknown) =>
     typeof text === 'string' && text.startsWith('"') && readValue(DRAFT, text) === key;
   const lines = [...rawHeaders.keys()].filter((i) => i % 2 === 0 && rawHeaders[i]?.toLowerCase() === DRAFT);
-  const quoted = lines.filter((i) => isQuoted(rawHeaders[i + 1]));
-  const isChanged = isQuoted(headers[DRAFT]);
+  const quoted = lines.filter((i) => isOfKey(rawHeaders[i + 1]));
+  const isChanged = isOfKey(headers[DRAFT]);
   if (quoted.length === 0 && !isChanged) return true;
   if (key.trim() !== key || key.startsWith('"')) return false;
   for (const i of quoted) rawHeaders[i + 1] = key;

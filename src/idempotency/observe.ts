@@ -3,8 +3,8 @@ import { contextOf, type Middleware } from '../lib/context.ts';
 import type { Taken } from '../requests/body.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { Would } from '../telemetry/label-values.ts';
-import { readKey } from './key.ts';
-import type { Observation } from './observation.ts';
+import { isQuoted, readKey } from './key.ts';
+import type { Observation, ObservedCall } from './observation.ts';
 import { KeyedRequest } from './protect.ts';
 
 export interface ObserveOptions {
@@ -42,8 +42,12 @@ export function observe(options: ObserveOptions): Middleware {
     else if (taken !== 'read') return next(taken);
     else {
       const call = new KeyedRequest(req, context, options.layer, reading.key);
+      // The backend gets this key with its quotes. A lookup or a second request would have none, and the backend would not know it. As
+      // another operation, its record waits for a person.
+      const isHeld = call.inDoubt !== 'hold' && isQuoted(req.rawHeaders, options.headers);
+      const observed: ObservedCall = isHeld ? { ...call, operation: 'other', inDoubt: 'hold' } : call;
       context.observe = () =>
-        options.observation.begin(call, (would) => {
+        options.observation.begin(observed, (would) => {
           context.would = would;
         });
     }

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { expect, it } from 'vitest';
 import { httpBackend } from '../../support/backend.ts';
-import { stackForTest } from '../../support/stack.ts';
+import { gatewayForTest, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, ask, request } from '../../support/wire.ts';
 
@@ -69,4 +69,36 @@ it('a quoted key reaches the backend as it came under hold', async () => {
   await pay('"a"');
   await pay('" b"');
   expect(paid).toEqual(['"a"', '" b"']);
+});
+
+it('a quoted key that was observed is held, because a lookup would ask for it without its quotes', async () => {
+  const [paid, asked]: string[][] = [[], []];
+  const url = await httpBackend((req, res) => {
+    if (req.method === 'GET') {
+      asked?.push(new URL(req.url ?? '', 'http://backend').searchParams.get('key') ?? '');
+      return void res.writeHead(200).end('{}');
+    }
+    paid?.push(String(req.headers['idempotency-key']));
+    req.socket.destroy();
+  });
+  const match = { method: 'POST', path: '/v1/pay' };
+  const observing = await stackForTest({
+    upstream: { url, responseTimeoutMs: 500, connectTimeoutMs: 300 },
+    lock: { leaseMs: 1000 },
+    operations: [{ name: 'pay', match, idempotency: { inDoubt: 'lookup', lookup } }],
+    idempotency: { mode: 'observe' },
+  });
+  const pay = async (port: number, key: string) =>
+    (await ask(port, request('POST /v1/pay', [ALPHA, `Idempotency-Key: ${key}`], '{}'))).status;
+  const [quoted, plain] = [`"${randomUUID()}"`, randomUUID()];
+  for (const key of [quoted, plain]) expect(await pay(observing.port, key)).toBe(502);
+  await until(async () => {
+    const found = await observing.gateway.desk.list({ inDoubt: true, limit: 10 });
+    return found.kind === 'found' && found.value.records.length === 2;
+  });
+  const protecting = await gatewayForTest({ ...observing.config, idempotency: { mode: 'protect' } });
+  expect(await pay(protecting.port, quoted)).toBe(409);
+  expect(await pay(protecting.port, plain)).toBe(201);
+  expect(asked).toEqual([plain]);
+  expect(paid).toEqual([quoted, plain]);
 });
