@@ -33,7 +33,11 @@ const listed = {
 const lineSchema = z
   .strictObject({
     ...z.object(listed).partial().shape,
-    recordId: z.string().optional(),
+    // Whole, so that no key is in two lines.
+    recordId: z
+      .string()
+      .regex(/^[0-9a-f]{64}$/, 'must have all 64 digits')
+      .optional(),
     merchant: z.string().optional(),
     key: z.string().optional(),
     layer: z.string().regex(LAYER, LAYER_RULE).optional(),

@@ -154,6 +154,7 @@ describe('the records command, while a gateway runs', () => {
       [{ merchant: 'M-ALPHA', key, ...paid }],
       [paid, 'must have `recordId`, or merchant and key'],
       [{ recordId, ...paid }, 'is the same key as line 1'],
+      [{ recordId: recordId?.slice(0, 16), ...paid }, 'recordId: must have all 64 digits'],
       [{ ...other, as: 'released' }, noExecution],
       [{ ...other, as: 'completed' }, noExecution],
       [{ recordId, ...other, ...paid }, isOther],
