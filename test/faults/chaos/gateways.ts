@@ -42,6 +42,8 @@ export class GatewayProcess {
   /** The execution in which it has stopped itself. */
   #stoppedIn: GatewayNote | undefined;
   #reviving: Promise<void> | undefined;
+  /** The newest command that makes its system calls fail or succeed again. */
+  #ioControlled: Promise<void> = Promise.resolve();
   #ended = false;
 
   /** @param fakeTime its wall clock can be moved */
@@ -126,7 +128,13 @@ export class GatewayProcess {
 
   /** Makes these system calls fail with a probability; 0 ends that. The names are libfiu's. */
   async failIo(points: readonly string[], probability: number): Promise<void> {
-    const control = () => controlIo(this.#fiuPrefix, this.pid, points, probability);
+    const control = () => {
+      // One at a time: two commands on one pair of pipes take each other's answers, and wait for good.
+      const command = () => controlIo(this.#fiuPrefix, this.pid, points, probability);
+      const answered = this.#ioControlled.then(command, command);
+      this.#ioControlled = answered;
+      return answered;
+    };
     if (probability > 0) return await control();
     // A process that another fault has stopped does not answer, and a dead process has nothing to heal.
     const isHealed = () =>
