@@ -59,7 +59,7 @@ export class StoreWatch {
   #isLooking = false;
   #isOpen = false;
   #fileFailure: string | undefined;
-  /** The file has a format of a later version, which must find it as it was. */
+  /** The file has the format of a later version. It is not written, so that the later version finds it as it was. */
   #isFileForeign = false;
   #identityFailure: string | undefined;
   #isOtherMode = false;
@@ -97,14 +97,14 @@ export class StoreWatch {
     return this.#options.refuses && this.#changed !== undefined;
   }
 
-  /** Why starts and restarts are refused now, as far as that depends on no record. */
+  /** As {@link refusalOf}, by the connection that has the store's identity, whatever connection a record is behind. */
   get refusal(): string | undefined {
     return this.refusalOf();
   }
 
   /**
-   * Why starts and restarts of this record are refused now. A new connection may lead to another store, or to one that has been emptied,
-   * and in a cluster one master may have been.
+   * Why starts and restarts of this record are refused now. A new connection may lead to another store, or to one that was emptied. In a
+   * cluster each master has a connection, and may have been emptied alone.
    */
   refusalOf(recordId?: RecordId): string | undefined {
     const { refuses, store } = this.#options;
@@ -171,7 +171,7 @@ export class StoreWatch {
     const { store, mode, clock } = this.#options;
     this.#visitedAtMs = clock.monotonicMs();
     await this.#compareAgain();
-    // It writes the identity to every master, so one that may have lost it must have shown it first.
+    // A visit writes the identity to every master, which would hide that one has lost it. So each must have shown it before.
     if (!this.isForgotten && this.#isWhole) await this.#compare(() => store.visit(mode), 1);
     await this.#writeFile();
   }
@@ -184,11 +184,11 @@ export class StoreWatch {
   /**
    * Compares the store's identity with the last one.
    *
-   * @param grown by how much the count must have grown at least
+   * @param grown the least by which the count must have grown
    */
   async #compare(ask: () => Promise<IdentityInUse | undefined>, grown: 0 | 1): Promise<void> {
     const { store, mode, clock, emit } = this.#options;
-    // As of the question: another answer may arrive meanwhile, and the store may get another connection.
+    // What holds when the question is asked: before its answer, another comparison may end and the store may be connected again.
     const [noted, asked] = [this.#noted, store.connections];
     const failedBefore = this.#identityFailure;
     let found: IdentityInUse | undefined;
@@ -213,7 +213,7 @@ export class StoreWatch {
     if (found?.otherMode && !this.#isOtherMode && this.#isOpen)
       emit('attention', { warning: `store: ${OTHER_MODE[mode]}` });
     this.#isOtherMode = found?.otherMode ?? false;
-    // The file keeps the identity of the store that is missed, so that a restart compares it too.
+    // The file keeps the identity of the store that was used before, so that a restart compares with it too.
     if (this.isForgotten) return;
     this.#noteCompared(asked.filter((connection) => !found?.unread?.includes(connection)));
     // A count that was only read may not have reached the replicas, and a failover would lose it.
@@ -221,13 +221,13 @@ export class StoreWatch {
       this.#noted = found && { id: found.id, count: found.count };
   }
 
-  /** Whether the identity was compared on each connection. Always, if no start is refused. */
+  /** Whether the identity was compared on each connection. Always true for a watch that never refuses starts. */
   get #isWhole(): boolean {
     const { refuses, store } = this.#options;
     return !refuses || store.connections.every((connection) => this.#compared.has(connection));
   }
 
-  /** Forgets those that are closed. */
+  /** Adds the connections on which the identity was compared, and forgets those that are closed. */
   #noteCompared(connections: readonly unknown[]): void {
     const compared = new Set([...this.#compared, ...connections]);
     this.#compared = new Set(this.#options.store.connections.filter((each) => compared.has(each)));

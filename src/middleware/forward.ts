@@ -195,10 +195,10 @@ function headersMaker({ authorization, replaceWith }: z.infer<typeof forwardOpti
   const keyHeaders = idempotencyOptions.shape.headers.parse(undefined);
   const keep = (value: string) => (authorization === 'keep' ? value : undefined);
   return (req: Request, requestId: string): string[] => {
-    // `idempotency` has not asked its option `merchant` if the request has no key.
+    // `idempotency` asks its option `merchant` only for a request with a key.
     const merchantCode = findContext(req)?.merchant?.code || req.merchant?.code || '';
     const names = executionOf(req)?.keyHeaders ?? keyHeaders;
-    // A backend that knows retries by the key must get the one that the record has.
+    // A backend that knows retries by the key must get the key that the record has.
     const fields = forwardedHeaders(fieldsWithKey(req, names), {
       requestId,
       merchantCode,
@@ -215,7 +215,7 @@ function headersMaker({ authorization, replaceWith }: z.infer<typeof forwardOpti
   };
 }
 
-/** The refusal of a request whose bytes a body parser has taken. Who deploys the application reads the first one as a warning of Node. */
+/** The refusal of a request whose bytes a body parser has taken. The first one is also a warning of Node, for whoever deploys the application. */
 function parsedBefore({ headers, body }: Request): Problem {
   const type = headers['content-type'] ?? '';
   let parser = /\bjson\b/i.test(type) ? 'express.json()' : 'A body parser';
@@ -226,7 +226,7 @@ function parsedBefore({ headers, body }: Request): Problem {
   return problem('internal_error', detail);
 }
 
-/** The refusal of a request that would be sent and whose key would be freed, because no transaction has committed it. */
+/** The refusal of a request behind `transactional`. It would be sent, and then its key would be free, because it commits no transaction. */
 const inNoTransaction = (): Problem =>
   problem(
     'internal_error',

@@ -12,13 +12,13 @@ import { type KeyRecord, UnreadableRecord } from './types.ts';
  *   35    fingerprint, 32 bytes
  *   67    leaseMs, retentionMs u32 each; inDoubtRetentionMs u40; createdAtMs, changedAtMs i48 each
  *   92    merchant, operation, key, request id, gateway id, cause: u8 length and latin1 bytes each
- *   then  with that flag: u16 length of the extension, the extension
+ *   then  with flag 32: u16 length of the extension, the extension
  *   then  in a completed record: status u16
  *   then  unless it is a tombstone: encryption key id, as the texts above, empty if the response is not encrypted; u32 length of
  *         the headers, u32 length of the body, the headers (each u32 length and latin1 bytes), the body. If the response is
  *         encrypted, the headers are empty, and the body is the encrypted response
  *
- * Numbers are big-endian. With its fields so narrow, most records take no more of Redis' memory than those of version 2.
+ * Numbers are big-endian. The fields are so narrow that most records take no more of Redis' memory than those of version 2.
  */
 export const layout = {
   ...{ open: 0, revision: 1, version: 17, flags: 18, token: 19, fingerprint: 35, leaseMs: 67 },
@@ -36,11 +36,11 @@ const LONGEST_TEXT = 255;
 /** The longest `inDoubtRetentionMs` that a record can hold. */
 export const LONGEST_RETENTION_MS = 2 ** 40 - 1;
 
-/** Enough of a record for all but its response, unless it has a long extension. */
+/** So many bytes hold all of a record but its response, unless it has a long extension. */
 export const HEAD_BYTES = layout.texts + (TEXTS + 1) * (1 + LONGEST_TEXT) + 10;
 
 /**
- * @param completion what is encoded as such
+ * @param completion takes the place of the record's own, for example a tombstone if the response is stored elsewhere
  * @throws {RangeError} if a text is longer than 255 bytes, or the extension than 65,535
  */
 export function encodeRecord(record: KeyRecord, completion = record.completion): Buffer {
@@ -96,7 +96,7 @@ function textOf(text: string): string {
   return String.fromCharCode(text.length) + text;
 }
 
-/** Big-endian, as latin1. @throws {RangeError} if the number needs more bytes */
+/** A number as a latin1 text of its bytes, big-endian. @throws {RangeError} if the number needs more bytes */
 function numberOf(value: number, bytes: 2 | 4): string {
   if (value > (bytes === 2 ? 0xffff : 0xffff_ffff)) throw new RangeError(`a field of a record is ${value}`);
   if (bytes === 2) return String.fromCharCode(value >>> 8, value & 255);
@@ -134,7 +134,7 @@ export function decodeRecord(bytes: Buffer): KeyRecord {
   return head;
 }
 
-/** `head`: without its completion. The others are offsets of the completion's parts; `end` is the length of the whole record. */
+/** `head`: without its completion. `headersAt` and `bodyAt` are offsets; `end` is the length of the whole record. */
 interface Parts {
   head: KeyRecord;
   status: number;

@@ -31,6 +31,7 @@ export const scripts = {
   create: load('create'),
   replace: load('replace'),
   read: load('read'),
+  // With a WAIT behind it, it writes. It must do so even if Redis is out of memory.
   readAndTouch: load('read', (lua) => lua.replace('no-writes', 'allow-oom')),
   sweep: load('sweep'),
   visit: load('visit'),
@@ -82,12 +83,15 @@ export class Commands {
   /** The end of the batch before it. */
   #sent: Promise<void> = Promise.resolve();
   readonly #partitions: readonly string[];
-  /** The slots of the partitions that were asked for. */
+  /** The slot of each partition, once it was needed. */
   readonly #slots: number[] = [];
-  /** Stand for the connections to masters, by address, while there is none. Each is replaced, so that each connection changes the value. */
+  /**
+   * Stand for the connections to masters that are not connected, by address. Each is dropped when its master is connected, so that the next
+   * time without a connection has a value of its own.
+   */
   readonly #none = new Map<string, object>();
 
-  /** @param partitions what the names of each begin with */
+  /** @param partitions for each partition, what its names begin with */
   constructor(client: RedisClient, replicas: number, timeoutMs: number, partitions: readonly string[]) {
     this.client = client;
     this.#partitions = partitions;
@@ -96,7 +100,7 @@ export class Commands {
     this.#waitMs = Math.max(1, Math.floor(timeoutMs / 4));
   }
 
-  /** The connection to Redis. In a cluster that to the master of a partition, by default the one with the store's identity. */
+  /** The connection to Redis; in a cluster, to the master of a partition. The default partition has the store's identity. */
   connectionOf(partition = 0): unknown {
     const { client } = this;
     if (client instanceof Redis) return client.stream;
@@ -133,7 +137,7 @@ export class Commands {
     );
   }
 
-  /** Sets a key for a short time, and asks for the replicas that a start waits for. Rejects with the errors of ioredis too. */
+  /** Sets a key for a short time, and tells whether as many replicas have it as a start waits for. Rejects with the errors of ioredis too. */
   probe(key: string, lastsMs: number): Promise<Written<unknown>> {
     const set = () => this.client.set(key, '1', 'PX', lastsMs);
     if (this.waits) return this.#enqueue(set);
@@ -241,7 +245,7 @@ export class Names {
     this.partitions = Array.from({ length: PARTITIONS }, (_, number) => `${start}${number}}:`);
   }
 
-  /** The first ten bits of an id. That of the empty text is 0. */
+  /** The first ten bits of an id. An empty id is in partition 0. */
   partitionOf(id: string): number {
     return Number.parseInt(id.slice(0, 3), 16) >> 2;
   }

@@ -39,7 +39,7 @@ import {
 } from './operators.ts';
 import type { Argument } from './script-command.ts';
 
-/** Enough partitions for each master of a cluster to have one of them. (One of 10 masters has none once in 1,000 clusters.) */
+/** Enough partitions for each master of a cluster to have one of them. (With ten masters, one cluster in 1,000 has a master without any.) */
 const WATCHED_OF_CLUSTER = 64;
 
 /**
@@ -102,7 +102,7 @@ export class RedisRegister implements Register {
     this.replicates = this.commands.waits;
     const starts = this.#watched.map((partition) => this.names.partitions[partition] as string);
     this.#health = new RedisHealth(this.commands, starts, options);
-    // One attempt each: its retries can return a lock that has expired.
+    // No retries by redlock: they can return a lock that has expired already.
     this.#redlock = new Redlock(lockNodes.length > 0 ? this.#lockClients : [this.#client], { retryCount: 0 });
     if (lockNodes.length > 0) this.isLeased = (id) => this.#isLeasedOnNodes(id);
   }
@@ -115,7 +115,7 @@ export class RedisRegister implements Register {
     return this.commands.connectionOf(this.names.partitionOf(id));
   }
 
-  /** The masters of a cluster that hold no watched partition are among them too. */
+  /** In a cluster these are all masters, also those that hold no watched partition. */
   get connections(): readonly unknown[] {
     const watched = this.#watched.map((partition) => this.commands.connectionOf(partition));
     return [...new Set(this.#isCluster ? [...watched, ...mastersOf(this.#client)] : watched)];
@@ -148,7 +148,7 @@ export class RedisRegister implements Register {
     const { revision, record, operation, expiresInMs, endLeaseOf, unlessLeased, unlessClosed } = write;
     const { voidToken, audit, counted, mayBeLost } = write;
     const waits = this.replicates && !mayBeLost;
-    // A restart: the request is sent again.
+    // This is a restart, which sends the request again. It is refused as a start is.
     const refusal = unlessClosed && record?.state === 'executing' ? this.#health.refusal : undefined;
     if (refusal) return Promise.reject(new StoreUnavailable(refusal, NOT_WRITTEN));
     const start = this.names.startOf(id);
@@ -200,7 +200,7 @@ export class RedisRegister implements Register {
     const owner = token.toString('latin1');
     const lease = this.#leases.get(owner) ?? {};
     this.#leases.set(owner, lease);
-    // Only Redis knows when it expires. redlock does not try to extend a lock that it takes for expired.
+    // Only Redis knows when the lock expires, and redlock does not try to extend one that it takes for expired.
     if (lease.lock) lease.lock.expiration = Number.POSITIVE_INFINITY;
     const extended = await lease.lock?.extend(leaseMs).catch(() => undefined);
     const name = leaseName(this.names.recordOf(id));
@@ -255,7 +255,7 @@ export class RedisRegister implements Register {
     return (await this.commands.call(() => this.#client.lrange(key, 0, -1))).map(decodeAudit);
   }
 
-  /** In a cluster there is no identity if any master has lost its copy. One that is away, or was not connected, is `unread`. */
+  /** In a cluster there is no identity if any master has lost its copy. `unread` has the connections whose copy could not be read. */
   async readIdentity(mode: Mode): Promise<IdentityInUse | undefined> {
     const [main, , other] = this.#identityKeys(mode);
     const unread = new Set<unknown>();
@@ -281,7 +281,7 @@ export class RedisRegister implements Register {
     const asked = new Set(this.connections);
     const args = [systemRandom.token().toString('hex'), VISIT_LASTS_MS];
     const identity = await this.commands.write(scripts.visit, this.#identityKeys(mode), args, identityIn);
-    // A master that was connected again may have been emptied, and the identity would hide that.
+    // A master that was connected again meanwhile may have been emptied. Writing its copy of the identity would hide that.
     const isOther = this.connections.some((each) => !asked.has(each));
     if (isOther) throw new StoreUnavailable('redis: connected again');
     const others = this.#watched.slice(1).map((partition) => this.#identityIn(partition));
@@ -294,7 +294,7 @@ export class RedisRegister implements Register {
     return [main, `${main}:${mode}`, `${main}:${mode === 'protect' ? 'observe' : 'protect'}`];
   }
 
-  /** The key of the store's identity, or the one that repeats its id on another master of a cluster. */
+  /** In the first partition, the key of the store's identity. In the other watched partitions of a cluster, that of a copy of its id. */
   #identityIn(partition: number): string {
     return `${this.names.partitions[partition]}mark`;
   }
@@ -329,10 +329,10 @@ export class RedisRegister implements Register {
   }
 }
 
-/** What is repeated may be refused because it was done before, and has no replica yet: a start in its place says nothing about that. */
+/** A refused replace may repeat one that was done and that replicas lack, so its answer waits for them, whatever is there now. */
 const allToReplicate = ({ done }: Reply): ToReplicate => (done ? 'write' : 'record');
 
-/** An executing record leads to no execution and no result, so a failover that loses it does no harm. */
+/** An answer that shows an executing record leads to no execution and no result, so a failover that loses the record does no harm. */
 function toReplicate(answer: Reply): ToReplicate {
   if (answer.done) return 'write';
   return answer.held?.record.state === 'executing' ? 'nothing' : 'record';
