@@ -1,10 +1,11 @@
 /**
- * Compares versions of the gateway: `node bench/versions.ts WORKS STORE DIR DIR...`, for example
- * `node bench/versions.ts first,replay redis ../before .`. Each DIR is a working tree with a build (`npm run build`). Name one
- * build twice (as a copy) to see how far a version is from itself.
+ * Compares versions of the gateway, and peers: `node bench/versions.ts WORKS STORE SYSTEM SYSTEM...`, for example
+ * `node bench/versions.ts first,replay redis ../before .`. A SYSTEM is a working tree with a build (`npm run build`), or with
+ * another store in front of it (`sqlite=.`), or a peer of `bench/peers` (`node-idempotency`). Name one build twice (as a copy) to see
+ * how far a version is from itself.
  *
  * Prints the processor time for each request, of the gateway and of its store's server, and the ratio to the first version with its
- * standard error. All versions work at the same time and on the same core, so all of them see the same machine. (Slices that
+ * standard error. All systems work at the same time and on the same core, so all of them see the same machine. (Slices that
  * alternate differ by a tenth, and V8 drops code of a process that rests meanwhile.) All versions are started again for each
  * ratio, because two processes of one build differ, too. STARTS sets how often; default 8.
  */
@@ -17,23 +18,31 @@ import { launchRedis } from '../test/support/redis-process.ts';
 import { load, WARM_UP_S, type Work } from './load.ts';
 import { startBackend } from './nginx.ts';
 import { cpuUs, end, pinned } from './processes.ts';
-import { type Flavour, type System, startOncegate } from './systems.ts';
+import { type Flavour, type System, startOncegate, startPeer } from './systems.ts';
 
 const STARTS = Number(process.env.STARTS ?? 8);
 const MEASURED_S = 10;
 /** After so many V8 compiles next to nothing more. All versions have the same number of them, so that all work until the end. */
 const WARM_UPS = 8;
 
-const [works = '', store = '', ...folders] = process.argv.slice(2);
-const missing = folders.filter((folder) => !existsSync(join(folder, 'dist/main.js')));
-if (folders.length < 2 || !['redis', 'sqlite', 'postgres'].includes(store) || missing.length > 0) {
-  const built = missing.map((folder) => `\nthere is no build in ${folder}`).join('');
-  process.stderr.write(`node bench/versions.ts WORKS redis|postgres|sqlite DIR DIR...${built}\n`);
+const [works = '', store = '', ...names] = process.argv.slice(2);
+const systems = names.map((name) => {
+  const [, own = store, folder = name] = /^(redis|postgres|sqlite)=(.*)$/.exec(name) ?? [];
+  const isPeer = existsSync(new URL(`peers/${name}.mjs`, import.meta.url));
+  return { name, store: own as Flavour, folder, isPeer };
+});
+const missing = systems.filter(({ isPeer, folder }) => !isPeer && !existsSync(join(folder, 'dist/main.js')));
+if (systems.length < 2 || !['redis', 'sqlite', 'postgres'].includes(store) || missing.length > 0) {
+  const built = missing
+    .map(({ folder }) => `\nthere is no build in ${folder}, and no peer of this name`)
+    .join('');
+  process.stderr.write(`node bench/versions.ts WORKS redis|postgres|sqlite SYSTEM SYSTEM...${built}\n`);
   process.exit(64);
 }
 
-/** A version under test. Each has its own server, because a version refuses the format of another one. */
+/** A system under test. Each has its own server, because a version refuses the format of another one. */
 interface Version {
+  name: string;
   system: System;
   server: { url: string; pid: number; stop(): Promise<void> };
   /** What the keys of its payouts begin with. */
@@ -50,17 +59,18 @@ const root = mkdtempSync(join(tmpdir(), 'oncegate-bench-'));
 const backend = await startBackend(root);
 const running = new Set<Version>();
 
-async function start(folder: string): Promise<Version> {
+async function start({ name, store, folder, isPeer }: (typeof systems)[number]): Promise<Version> {
   const server =
-    store === 'postgres'
+    store === 'postgres' && !isPeer
       ? await launchPostgres({ shared_buffers: '128MB' })
       : await launchRedis({ args: ['--appendfsync', 'everysec'] });
   pinned(server.pid);
   const { url } = server;
   const place = { root, backendUrl: backend.urls[300], redisUrl: url, postgresUrl: url };
-  const main = resolve(folder, 'dist/main.js');
-  const system = await startOncegate(store as Flavour, place, { main });
-  const version = { system, server, keys: randomBytes(4).toString('hex') };
+  const system = isPeer
+    ? await startPeer(name, place)
+    : await startOncegate(store, place, { main: resolve(folder, 'dist/main.js') });
+  const version = { name, system, server, keys: randomBytes(4).toString('hex') };
   running.add(version);
   return version;
 }
@@ -71,11 +81,13 @@ async function stop(version: Version): Promise<void> {
   running.delete(version);
 }
 
-async function measure({ system, server, keys }: Version, work: Work): Promise<Cost> {
+async function measure({ name, system, server, keys }: Version, work: Work): Promise<Cost> {
   for (let each = 0; each < WARM_UPS; each++)
     await load(system, work, WARM_UP_S, work === 'replay' ? keys : `${keys}-${each}`);
   const before = cpuUs(server.pid);
   const run = await load(system, work, MEASURED_S, keys);
+  if (run.wrong > 0)
+    process.stderr.write(`${name}: ${run.wrong} of ${run.requests} answers to ${work} were wrong\n`);
   return { gateway: run.cpuUs, server: (cpuUs(server.pid) - before) / run.requests };
 }
 
@@ -94,11 +106,13 @@ function print(work: Work, costs: readonly Cost[][]): void {
   const usesServer = store !== 'sqlite' && ['first', 'replay', 'mixed'].includes(work);
   const parts = usesServer ? (['gateway', 'server'] as const) : (['gateway'] as const);
   for (const part of parts)
-    for (const [which, folder] of folders.entries()) {
+    for (const [which, { name }] of systems.entries()) {
       const own = costs.map((cost) => cost[which]?.[part] as number);
+      // It does not use the server.
+      if (Math.min(...own) === 0) continue;
       const [ratio, error] = meanOf(own.map((cost, each) => cost / (costs[each]?.[0]?.[part] as number)));
       const spread = `${Math.min(...own).toFixed(1)} to ${Math.max(...own).toFixed(1)} µs`;
-      const cells = [work, part, folder, spread, `${ratio.toFixed(3)} × ± ${error.toFixed(3)}`];
+      const cells = [work, part, name, spread, `${ratio.toFixed(3)} × ± ${error.toFixed(3)}`];
       process.stdout.write(`${cells.join('  ')}\n`);
     }
 }
@@ -108,7 +122,7 @@ try {
     const costs: Cost[][] = [];
     for (let each = 0; each < STARTS; each++) {
       const versions: Version[] = [];
-      for (const folder of inTurn(each, folders)) versions.push(await start(folder));
+      for (const system of inTurn(each, systems)) versions.push(await start(system));
       costs.push(inTurn(each, await Promise.all(versions.map((version) => measure(version, work)))));
       for (const version of versions) await stop(version);
     }

@@ -73,11 +73,16 @@ describe('the benchmark', () => {
         ],
         ...[run(2, 'oncegate-redis', 100, 30), run(2, 'express-hpm', 100, 30)],
         ...[run(3, 'oncegate-redis', 420, 10), run(3, 'express-hpm', 200, 20)],
+        ...[1, 2].map((mib) => ({
+          ...run(mib, 'express-redis-logged', 1, 1),
+          ...{ work: 'first', rssBytes: mib * 1024 * 1024 },
+        })),
       ],
     } as unknown as Results;
     const targets = targetsOf(results);
     expect(targets[0]).toMatchObject({ figure: 0.5, spread: [1 / 3, 1], met: true, floor: 0.4 });
     expect(targets[1]).toMatchObject({ figure: undefined, met: undefined });
+    expect(targets.find(({ work }) => work === 'memory, redis')).toMatchObject({ met: undefined, floor: 2 });
     expect(targets.at(-1)).toMatchObject({ work: 'start', figure: 199, met: true });
     expect(quietLine(results)).toMatch('9 % longer than at its fastest: the run was quiet.');
     const noisy = { ...results, calibrationUs: [100, 111] };

@@ -6,20 +6,27 @@ import { redisUrl } from './environment.mjs';
 import { answer, forward, readBody } from './forward.mjs';
 import { answerStored, RUNNING, storedForm } from './stored.mjs';
 
-const redis = new Redis(redisUrl, { enableAutoPipelining: true });
-const DAY_MS = 86_400_000;
+export const redis = new Redis(redisUrl, { enableAutoPipelining: true });
+export const DAY_MS = 86_400_000;
 
-const set = (key, value, ...more) => redis.setBuffer(`peer:${key}`, value, 'PX', DAY_MS, ...more);
-
-async function once(request, response, body) {
-  const key = request.headers['x-service-idempotency'];
-  const stored = await set(key, RUNNING, 'NX', 'GET');
-  if (stored) return answerStored(response, stored);
-  forward(request, body, async (received) => {
-    await set(key, storedForm(received));
-    answer(response, received);
+/**
+ * A request handler of Express.
+ *
+ * @param start resolves to what is stored under a key, or else writes
+ * @param complete writes the answer
+ */
+export const onceWith = (start, complete) => (request, response) =>
+  readBody(request, async (body) => {
+    const key = `peer:${request.headers['x-service-idempotency']}`;
+    const stored = await start(key);
+    if (stored) return answerStored(response, stored);
+    forward(request, body, async (received) => {
+      await complete(key, storedForm(received));
+      answer(response, received);
+    });
   });
-}
 
-/** A request handler of Express. */
-export const onceOnRedis = (request, response) => readBody(request, (body) => once(request, response, body));
+export const onceOnRedis = onceWith(
+  (key) => redis.setBuffer(key, RUNNING, 'PX', DAY_MS, 'NX', 'GET'),
+  (key, value) => redis.set(key, value, 'PX', DAY_MS),
+);
