@@ -97,14 +97,14 @@ export class StoreWatch {
     return this.#options.refuses && this.#changed !== undefined;
   }
 
-  /** As {@link refusalOf}, by the connection that has the store's identity, whatever connection a record is behind. */
+  /** As {@link refusalOf}, for the connection that has the store's identity. */
   get refusal(): string | undefined {
     return this.refusalOf();
   }
 
   /**
    * Why starts and restarts of this record are refused now. A new connection may lead to another store, or to one that was emptied. In a
-   * cluster each master has a connection, and may have been emptied alone.
+   * cluster a single master may have been emptied, so the connection to the record's master counts.
    */
   refusalOf(recordId?: RecordId): string | undefined {
     const { refuses, store } = this.#options;

@@ -226,7 +226,7 @@ function parsedBefore({ headers, body }: Request): Problem {
   return problem('internal_error', detail);
 }
 
-/** The refusal of a request behind `transactional`. It would be sent, and then its key would be free, because it commits no transaction. */
+/** The refusal of a request behind `transactional`: `forward` commits no transaction, so the key would be free after the request was sent. */
 const inNoTransaction = (): Problem =>
   problem(
     'internal_error',

@@ -31,7 +31,7 @@ export const scripts = {
   create: load('create'),
   replace: load('replace'),
   read: load('read'),
-  // With a WAIT behind it, it writes. It must do so even if Redis is out of memory.
+  // This variant also writes, for the WAIT behind it. It must do so even if Redis is out of memory.
   readAndTouch: load('read', (lua) => lua.replace('no-writes', 'allow-oom')),
   sweep: load('sweep'),
   visit: load('visit'),
@@ -86,8 +86,8 @@ export class Commands {
   /** The slot of each partition, once it was needed. */
   readonly #slots: number[] = [];
   /**
-   * Stand for the connections to masters that are not connected, by address. Each is dropped when its master is connected, so that the next
-   * time without a connection has a value of its own.
+   * Objects in place of connections, by the address of a master that is not connected. A master that is connected and lost again gets a new
+   * one, so that the two losses do not look the same.
    */
   readonly #none = new Map<string, object>();
 
