@@ -4,10 +4,11 @@
  * another store in front of it (`sqlite=.`), or a peer of `bench/peers` (`node-idempotency`). Name one build twice (as a copy) to see
  * how far a version is from itself.
  *
- * Prints the processor time for each request, of the gateway and of its store's server, and the ratio to the first version with its
- * standard error. All systems work at the same time and on the same core, so all of them see the same machine. (Slices that
- * alternate differ by a tenth, and V8 drops code of a process that rests meanwhile.) All versions are started again for each
- * ratio, because two processes of one build differ, too. STARTS sets how often; default 8.
+ * Prints the processor time for each request, of the gateway and of its store's server, and the ratio to the first system with its
+ * standard error. A server that a system does not use is idle, and costs a few hundredths. All systems work at the same time and on
+ * the same core, so all of them see the same machine. (Slices that alternate differ by a tenth, and V8 drops code of a process that rests
+ * meanwhile.) All systems are started again for each ratio, because two processes of one build differ, too. STARTS sets how often;
+ * default 8.
  */
 import { randomBytes } from 'node:crypto';
 import { existsSync, mkdtempSync, rmSync } from 'node:fs';
@@ -108,8 +109,6 @@ function print(work: Work, costs: readonly Cost[][]): void {
   for (const part of parts)
     for (const [which, { name }] of systems.entries()) {
       const own = costs.map((cost) => cost[which]?.[part] as number);
-      // It does not use the server.
-      if (Math.min(...own) === 0) continue;
       const [ratio, error] = meanOf(own.map((cost, each) => cost / (costs[each]?.[0]?.[part] as number)));
       const spread = `${Math.min(...own).toFixed(1)} to ${Math.max(...own).toFixed(1)} µs`;
       const cells = [work, part, name, spread, `${ratio.toFixed(3)} × ± ${error.toFixed(3)}`];

@@ -1,5 +1,6 @@
-// As express-redis-logged.mjs, but each of the two writes is a script, as the least that a store of executions needs: it keeps an index of the
-// open keys, so that an operator can list them, and the second write replaces the record of its own execution only.
+// As express-redis-logged.mjs, but each of the two writes is a script with the calls to Redis that oncegate's promises need, and no other:
+// the second write replaces the record of its own execution only, an index lists the open keys, and a start looks for a token that is void
+// and both look for a copy that has closed the store.
 // Follows ioredis' Readme, section "Lua Scripting", and Redis' documentation of EVAL.
 import express from 'express';
 import { host, port } from './lib/environment.mjs';
@@ -9,30 +10,34 @@ import { DAY_MS, onceWith, redis } from './lib/redis-once.mjs';
 import { RUNNING } from './lib/stored.mjs';
 
 redis.defineCommand('begin', {
-  numberOfKeys: 2,
+  numberOfKeys: 4,
   lua: `
 local held = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'GET', 'PX', ARGV[2])
-if not held then redis.call('ZADD', KEYS[2], ARGV[3], KEYS[1]) end
-return held`,
+if held then return held end
+if redis.call('EXISTS', KEYS[3], KEYS[4]) > 0 then return redis.error_reply('CLOSED') end
+redis.call('ZADD', KEYS[2], ARGV[3], KEYS[1])
+return false`,
 });
 redis.defineCommand('complete', {
-  numberOfKeys: 2,
+  numberOfKeys: 3,
   lua: `
 if redis.call('GETRANGE', KEYS[1], 0, 15) ~= ARGV[1] then return 0 end
+if redis.call('GETRANGE', KEYS[3], 0, 0) ~= '' then return redis.error_reply('CLOSED') end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 redis.call('ZREM', KEYS[2], KEYS[1])
 return 1`,
 });
 
 const REVISION = RUNNING.subarray(0, 16);
+const [OPEN, COPY] = ['peer-open', 'peer-copy'];
 const app = express();
 
 app.use(logged);
 app.post(
   '/*path',
   onceWith(
-    (key) => redis.beginBuffer(key, 'open', RUNNING, DAY_MS, Date.now()),
-    (key, value) => redis.complete(key, 'open', REVISION, value, DAY_MS),
+    (key) => redis.beginBuffer(key, OPEN, COPY, `${key}:void`, RUNNING, DAY_MS, Date.now()),
+    (key, value) => redis.complete(key, OPEN, COPY, REVISION, value, DAY_MS),
   ),
 );
 app.use(passOn);
