@@ -1,6 +1,6 @@
-// As express-redis-logged.mjs, but each of the two writes is a script with the calls to Redis that oncegate's promises need, and no other:
-// the second write replaces the record of its own execution only, an index lists the open keys, and a start looks for a token that is void
-// and both look for a copy that has closed the store.
+// As express-redis-logged.mjs, but each of the two writes is a script with the calls to Redis that oncegate's promises need, and no others.
+// An index lists the open keys. A start refuses a void token, and the second write refuses the record of another execution. Both refuse a
+// store that a copy has closed.
 // Follows ioredis' Readme, section "Lua Scripting", and Redis' documentation of EVAL.
 import express from 'express';
 import { host, port } from './lib/environment.mjs';
