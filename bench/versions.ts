@@ -1,8 +1,8 @@
 /**
  * Compares versions of the gateway, and peers: `node bench/versions.ts WORKS STORE SYSTEM SYSTEM...`, for example
  * `node bench/versions.ts first,replay redis ../before .`. A SYSTEM is a working tree with a build (`npm run build`), or with
- * another store in front of it (`sqlite=.`), or a peer of `bench/peers` (`node-idempotency`). Name one build twice (as a copy) to see
- * how far a version is from itself.
+ * another store in front of it (`sqlite=.`), or a peer (`node-idempotency`), whose packages `npm ci --ignore-scripts --prefix bench/peers`
+ * installs. Name one build twice (as a copy) to see how far a version is from itself.
  *
  * Prints the processor time for each request, of the gateway and of its store's server, and the ratio to the first system with its
  * standard error. A server that a system does not use is idle, and costs a few hundredths. All systems work at the same time and on
@@ -23,7 +23,7 @@ import { type Flavour, type System, startOncegate, startPeer } from './systems.t
 
 const STARTS = Number(process.env.STARTS ?? 8);
 const MEASURED_S = 10;
-/** After so many V8 compiles next to nothing more. All versions have the same number of them, so that all work until the end. */
+/** After so many V8 compiles next to nothing more. All systems have the same number of them, so that all work until the end. */
 const WARM_UPS = 8;
 
 const [works = '', store = '', ...names] = process.argv.slice(2);
@@ -42,7 +42,7 @@ if (systems.length < 2 || !['redis', 'sqlite', 'postgres'].includes(store) || mi
 }
 
 /** A system under test. Each has its own server, because a version refuses the format of another one. */
-interface Version {
+interface Compared {
   name: string;
   system: System;
   server: { url: string; pid: number; stop(): Promise<void> };
@@ -58,9 +58,9 @@ interface Cost {
 
 const root = mkdtempSync(join(tmpdir(), 'oncegate-bench-'));
 const backend = await startBackend(root);
-const running = new Set<Version>();
+const running = new Set<Compared>();
 
-async function start({ name, store, folder, isPeer }: (typeof systems)[number]): Promise<Version> {
+async function start({ name, store, folder, isPeer }: (typeof systems)[number]): Promise<Compared> {
   const server =
     store === 'postgres' && !isPeer
       ? await launchPostgres({ shared_buffers: '128MB' })
@@ -71,18 +71,18 @@ async function start({ name, store, folder, isPeer }: (typeof systems)[number]):
   const system = isPeer
     ? await startPeer(name, place)
     : await startOncegate(store, place, { main: resolve(folder, 'dist/main.js') });
-  const version = { name, system, server, keys: randomBytes(4).toString('hex') };
-  running.add(version);
-  return version;
+  const compared = { name, system, server, keys: randomBytes(4).toString('hex') };
+  running.add(compared);
+  return compared;
 }
 
-async function stop(version: Version): Promise<void> {
-  await end(version.system.process);
-  await version.server.stop();
-  running.delete(version);
+async function stop(compared: Compared): Promise<void> {
+  await end(compared.system.process);
+  await compared.server.stop();
+  running.delete(compared);
 }
 
-async function measure({ name, system, server, keys }: Version, work: Work): Promise<Cost> {
+async function measure({ name, system, server, keys }: Compared, work: Work): Promise<Cost> {
   for (let each = 0; each < WARM_UPS; each++)
     await load(system, work, WARM_UP_S, work === 'replay' ? keys : `${keys}-${each}`);
   const before = cpuUs(server.pid);
@@ -120,15 +120,15 @@ try {
   for (const work of works.split(',') as Work[]) {
     const costs: Cost[][] = [];
     for (let each = 0; each < STARTS; each++) {
-      const versions: Version[] = [];
-      for (const system of inTurn(each, systems)) versions.push(await start(system));
-      costs.push(inTurn(each, await Promise.all(versions.map((version) => measure(version, work)))));
-      for (const version of versions) await stop(version);
+      const compared: Compared[] = [];
+      for (const system of inTurn(each, systems)) compared.push(await start(system));
+      costs.push(inTurn(each, await Promise.all(compared.map((one) => measure(one, work)))));
+      for (const one of compared) await stop(one);
     }
     print(work, costs);
   }
 } finally {
-  for (const version of running) await stop(version);
+  for (const one of running) await stop(one);
   await end(backend.process);
   rmSync(root, { recursive: true, force: true });
 }
