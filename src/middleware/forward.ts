@@ -215,7 +215,7 @@ function headersMaker({ authorization, replaceWith }: z.infer<typeof forwardOpti
   };
 }
 
-/** The refusal of a request whose bytes a body parser has taken. The first such refusal is a warning of Node too, for whoever deploys the application. */
+/** The refusal of a request whose bytes a body parser has taken. It names the parser, if the request shows which one it was. */
 function parsedBefore({ headers, body }: Request): Problem {
   const type = headers['content-type'] ?? '';
   let parser = /\bjson\b/i.test(type) ? 'express.json()' : 'A body parser';
