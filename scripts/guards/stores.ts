@@ -33,7 +33,7 @@ export const redisGuards: readonly Guard[] = [
   ],
   [
     'a write overwrites another one that it has not seen (Redis)',
-    [REPLACE, '', 'string.sub(start, 2) == ARGV[1]', 'true'],
+    [REPLACE, '', 'revision == ARGV[1]', 'true'],
     REDIS_CONTRACT,
   ],
   [
@@ -48,7 +48,7 @@ export const redisGuards: readonly Guard[] = [
   ],
   [
     'an owner that was replaced keeps its lease (Redis)',
-    [REPLACE, '', "ARGV[7] ~= '' and", 'false and'],
+    [REPLACE, '', "(ARGV[7] or '') ~= '' and", 'false and'],
     REDIS_CONTRACT,
   ],
   [

@@ -15,6 +15,7 @@ const note = { by: 'ada', reason: 'the books show it' };
 
 /** A register whose next replaces do what the test says. */
 class Scripted extends MemoryRegister {
+  isLeased?: (id: RecordId) => Promise<boolean>;
   readonly next: ((replace: () => Promise<Reply>) => Promise<Reply>)[] = [];
 
   override replace(id: RecordId, write: Replace): Promise<Reply> {
@@ -86,6 +87,27 @@ it('says that a start is not written if it only left a mark on the record of a d
   time.nowMs += 20;
   register.next.push(lost);
   await expect(ledger.start(duplicateOf(owner))).rejects.toMatchObject({ maybeWritten: false });
+});
+
+it('finds the result of an owner that ends while lock nodes are asked for its lease', async () => {
+  const { ledger, register, time, owner, result } = await owning();
+  expect(await ledger.renew(owner)).toBe('ok');
+  time.nowMs += 9;
+  expect(await ledger.renew(owner)).toBe('ok');
+  time.nowMs += 2;
+  // As a register whose writes cannot ask the nodes.
+  const { create } = register;
+  register.create = async (...parts) => {
+    const reply = await create.apply(register, parts);
+    return reply.done || !reply.held ? reply : { done: false, held: { ...reply.held, isLeased: undefined } };
+  };
+  register.isLeased = async (id) => {
+    expect(id).toBe(owner.recordId);
+    expect(await result()).toMatchObject({ state: 'completed', wasInDoubt: false });
+    return false;
+  };
+  expect(await ledger.start(duplicateOf(owner))).toMatchObject({ kind: 'completed' });
+  expect(await ledger.get(owner.recordId)).toMatchObject({ state: 'completed', wasInDoubt: false });
 });
 
 describe('an owner', () => {

@@ -132,13 +132,9 @@ export class RedisRegister implements Register {
     const short = shortOf(id);
     const key = start + short;
     const keys = [key, `${start}open`, leaseName(key), `${start}closed`, voidOf(start, record.token)];
-    const args: Argument[] = [
-      encodeRecord(record),
-      lifetimeOf(expiresInMs),
-      entryOf(short, record.operation),
-      scoreOf(record),
-      this.replicates ? 1 : 0,
-    ];
+    const entry = entryOf(short, record.operation);
+    const args: Argument[] = [encodeRecord(record), lifetimeOf(expiresInMs), entry, scoreOf(record)];
+    if (this.replicates) args.push(1);
     const answer = this.commands.write(scripts.create, keys, args, this.#answer, toReplicate);
     if (!this.#isCluster) return answer;
     return answer.catch(async (error) => ({ done: false, held: await this.#whileMoving(key, error) }));
@@ -161,20 +157,22 @@ export class RedisRegister implements Register {
       expiresInMs === 'unchanged' ? '' : lifetimeOf(expiresInMs),
       entryOf(short, operation),
       !record || record.state === 'completed' ? '' : scoreOf(record),
-      waits ? 1 : 0,
+      waits ? 1 : '',
       endLeaseOf ? this.#leaseValueToEnd(endLeaseOf) : '',
     ];
     if (unlessLeased || unlessClosed || voidToken || audit) {
       keys.push(voidToken ? voidOf(start, voidToken) : `${start}void`, auditName(key), `${start}resolutions`);
       args.push(
-        unlessLeased && !this.isLeased ? 1 : 0,
-        unlessClosed ? 1 : 0,
+        unlessLeased && !this.isLeased ? 1 : '',
+        unlessClosed ? 1 : '',
         voidToken ? VOID_TOKEN_MS : '',
         audit ? encodeAudit(audit) : '',
-        AUDIT_RETENTION_MS,
+        audit ? AUDIT_RETENTION_MS : '',
         counted ? resolutionField(counted) : '',
       );
     }
+    // Redis pays for each argument, also for an empty one.
+    while (args.at(-1) === '') args.pop();
     if (mayBeLost) return this.commands.run(scripts.replace, keys, args, this.#answer);
     const answer = this.commands.write(scripts.replace, keys, args, this.#answer, allToReplicate);
     if (waits && record?.completion)
@@ -191,7 +189,7 @@ export class RedisRegister implements Register {
     const answer =
       mustLast && this.replicates
         ? this.commands.write(scripts.readAndTouch, keys, [1], this.#answer, toReplicate)
-        : this.commands.run(scripts.read, keys, [0], this.#answer);
+        : this.commands.run(scripts.read, keys, [], this.#answer);
     const seen = answer.then((found) => (found.done ? undefined : found.held));
     return this.#isCluster ? seen.catch((error) => this.#whileMoving(key, error)) : seen;
   }

@@ -21,33 +21,34 @@
 -- ARGV[11] the audit record; '' for none
 -- ARGV[12] how long the audit trail is kept, in milliseconds
 -- ARGV[13] the field of the hash that is counted; '' for none
+--          Of ARGV[5] to ARGV[13], those behind the last one that is not '' are not sent.
 -- Result:  nil  it was written, or this very record was there already
 --          0    refused, and nothing is there
 --          otherwise what is there, as in create.lua
 --          error CLOSED: nothing was written
-if ARGV[7] ~= '' and redis.call('GET', KEYS[3]) == ARGV[7] then redis.call('DEL', KEYS[3]) end
-if ARGV[10] and ARGV[10] ~= '' then redis.call('SET', KEYS[5], '1', 'PX', ARGV[10]) end
-local start = redis.call('GETRANGE', KEYS[1], 0, 16)
+if (ARGV[7] or '') ~= '' and redis.call('GET', KEYS[3]) == ARGV[7] then redis.call('DEL', KEYS[3]) end
+if (ARGV[10] or '') ~= '' then redis.call('SET', KEYS[5], '1', 'PX', ARGV[10]) end
+local revision = redis.call('GETRANGE', KEYS[1], '1', '16')
 local isExpected
 if ARGV[1] == '' then
-  isExpected = start == '' and redis.call('EXISTS', KEYS[1]) == 0
+  isExpected = revision == '' and redis.call('EXISTS', KEYS[1]) == 0
 else
-  isExpected = string.sub(start, 2) == ARGV[1]
+  isExpected = revision == ARGV[1]
 end
 if not isExpected or (ARGV[8] == '1' and redis.call('EXISTS', KEYS[3]) == 1) then
   local held = redis.call('GET', KEYS[1])
   if not held then return 0 end
-  if ARGV[6] == '1' and held ~= '' then redis.call('SETRANGE', KEYS[1], 0, string.sub(held, 1, 1)) end
-  if #start == 17 and string.sub(start, 2) == string.sub(ARGV[2], 2, 17) then return false end
+  if ARGV[6] == '1' and held ~= '' then redis.call('SETRANGE', KEYS[1], '0', string.sub(held, 1, 1)) end
+  if #revision == 16 and revision == string.sub(ARGV[2], 2, 17) then return false end
   if string.byte(held) ~= 111 then return held end
   return { held, redis.call('PTTL', KEYS[1]), redis.call('EXISTS', KEYS[3]) }
 end
-local closed = redis.call('GETRANGE', KEYS[4], 0, 0)
+local closed = redis.call('GETRANGE', KEYS[4], '0', '0')
 if closed ~= '' and closed ~= 'n' and (closed ~= 's' or ARGV[9] == '1') then return redis.error_reply('CLOSED store') end
-if ARGV[11] and ARGV[11] ~= '' then
+if (ARGV[11] or '') ~= '' then
   redis.call('RPUSH', KEYS[6], ARGV[11])
   redis.call('PEXPIRE', KEYS[6], ARGV[12])
-  if ARGV[13] ~= '' then redis.pcall('HINCRBY', KEYS[7], ARGV[13], 1) end
+  if (ARGV[13] or '') ~= '' then redis.pcall('HINCRBY', KEYS[7], ARGV[13], '1') end
 end
 if ARGV[2] == '' then
   redis.call('DEL', KEYS[1])
@@ -56,5 +57,5 @@ elseif ARGV[3] == '' then
 else
   redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 end
-if ARGV[5] == '' then redis.pcall('ZREM', KEYS[2], ARGV[4]) else redis.pcall('ZADD', KEYS[2], ARGV[5], ARGV[4]) end
+if (ARGV[5] or '') == '' then redis.pcall('ZREM', KEYS[2], ARGV[4]) else redis.pcall('ZADD', KEYS[2], ARGV[5], ARGV[4]) end
 return false

@@ -7,7 +7,7 @@
 -- Result:  the entries that were removed
 local removed = {}
 for at, entry in ipairs(ARGV) do
-  local first = redis.pcall('GETRANGE', KEYS[at + 1], 0, 0)
+  local first = redis.pcall('GETRANGE', KEYS[at + 1], '0', '0')
   if first == 'c' or (first == '' and redis.call('EXISTS', KEYS[at + 1]) == 0) then
     redis.call('ZREM', KEYS[1], entry)
     removed[#removed + 1] = entry
