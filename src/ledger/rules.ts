@@ -67,7 +67,7 @@ export function peek(
   return held ? meaning(held, fingerprint, stamp) : { answer: { kind: 'absent' } };
 }
 
-/** In doubt → executing, for a second execution of the same request, as the same operation: another one's policy does not count. */
+/** In doubt → executing, for a second execution of the same request as the same operation, whose policy is `retry`. The owner may be alive. */
 export function restart(
   held: Held | undefined,
   execution: Execution,
@@ -79,7 +79,7 @@ export function restart(
   const isSame = held?.record.fingerprint.equals(fingerprint) && held.record.operation === operation;
   if (held?.record.state !== 'in_doubt' || !isSame) return { answer: 'changed' };
   const { gatewayId, lifetimes } = own;
-  // A merchant who was told `outcome_unknown` by a gateway that keeps keys for longer must not find this key new.
+  // The longer of the two: a merchant whom a gateway with the longer one told `outcome_unknown` must not find this key new.
   const inDoubtRetentionMs = Math.max(lifetimes.inDoubtRetentionMs, held.record.lifetimes.inDoubtRetentionMs);
   const record = next(held.record, stamp, {
     ...{ state: 'executing', token, gatewayId, lifetimes: { ...lifetimes, inDoubtRetentionMs } },
@@ -89,7 +89,7 @@ export function restart(
 }
 
 /**
- * Executing or in doubt → completed. Nothing → completed: the backend has executed, whatever became of the record.
+ * Executing or in doubt, under this token → completed. Nothing → completed, because the backend has executed. Another token: `stale`.
  *
  * @param wasTold the merchant has been answered `outcome_unknown`, so its next retry may come after the retention
  */
@@ -160,8 +160,8 @@ export function commit(
 }
 
 /**
- * Executing or in doubt → nothing: the backend surely did not execute. After a restart only the second
- * request is known not to have executed, so the record stays in doubt. The token is voided, because its start may have been sent twice.
+ * Executing or in doubt → removed, because the backend surely did not execute. The token is voided, because its start may have been sent
+ * twice. A restarted record is left in doubt instead, because the first request may have executed.
  */
 export function release(held: Held | undefined, token: Token, stamp: Stamp): RuleResult<Written> {
   if (isOpenOf(held, token) && held.record.restarted)
@@ -169,7 +169,7 @@ export function release(held: Held | undefined, token: Token, stamp: Stamp): Rul
   return takeBackStart(held, token);
 }
 
-/** Executing → in doubt, by the owner, which does not know whether the backend executed. */
+/** Executing, or in doubt because a request found it so → in doubt and given up, by the owner, which does not know whether the backend executed. */
 export function leaveInDoubt(
   held: Held | undefined,
   token: Token,
@@ -182,15 +182,15 @@ export function leaveInDoubt(
   return { answer: 'ok', write: replace(held, record, 'unchanged', { endLeaseOf: token, mayBeLost: true }) };
 }
 
-/** Undoes a start whose reply was lost, and under which nothing was sent. The start may still arrive, so its token is voided. */
+/** Undoes a start whose reply was lost, and under which nothing was sent. It may still arrive: its token is voided, without a record by the ledger. */
 export function takeBackStart(held: Held | undefined, token: Token): RuleResult<Written> {
   if (!isOpenOf(held, token) || held.record.restarted) return { answer: 'stale' };
   return { answer: 'ok', write: replace(held, undefined, 0, { endLeaseOf: token, voidToken: token }) };
 }
 
 /**
- * Undoes a restart whose reply was lost: the record is what it was `before`. It gets a new revision even if the restart has
- * not arrived, so that the restart is refused when it does.
+ * Undoes a restart whose reply was lost: the record is what it was `before`. If the restart has not arrived, the record still gets a new
+ * revision, which refuses the restart when it does.
  */
 export function takeBackRestart(
   held: Held | undefined,
@@ -205,7 +205,8 @@ export function takeBackRestart(
 }
 
 /**
- * In doubt, or executing with a dead owner → completed under a token that no execution has, or nothing.
+ * In doubt or executing → completed under a token that no execution has, or removed. `alive`: the owner shows that it is alive and has not
+ * given up, so nothing is written.
  *
  * @param seen the token of the execution that was looked at
  */
@@ -260,7 +261,7 @@ function meaning(held: Held, fingerprint: Fingerprint, stamp: Stamp): RuleResult
   if (record.state === 'in_doubt')
     return { answer: { kind: 'in_doubt', sinceMs: record.changedAtMs, operation, requestId } };
   if (isAlive(held)) return { answer: { kind: 'in_flight' } };
-  // A completion may be under way that was decided for a record that was never in doubt. The new revision refuses it.
+  // A completion may be under way that would keep the record for `retentionMs` only. The new revision refuses it.
   const write = replace(held, inDoubt(record, OWNER_DEAD, stamp), 'unchanged', { unlessLeased: true });
   return { answer: { kind: 'in_doubt', sinceMs: stamp.wallMs, operation, requestId }, write };
 }
