@@ -1,10 +1,10 @@
 import { createHash } from 'node:crypto';
 import type { Store } from '../ledger/ledger.ts';
 import { recordIdOf } from '../ledger/record-id.ts';
-import { auditOf, OWNER_DEAD } from '../ledger/rules.ts';
+import { OWNER_DEAD } from '../ledger/rules.ts';
 import type { RecordId } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
-import type { AuditRecord, ResolutionSource } from '../store/doubts.ts';
+import { type AuditRecord, auditOf, type ResolutionSource } from '../store/doubts.ts';
 import {
   type IdempotencyRecord,
   type ListedRecord,

@@ -1,12 +1,11 @@
 import type { Fingerprint, Token } from '../lib/brands.ts';
-import type { AuditRecord, CountedNote, ResolutionNote, Resolved } from '../store/doubts.ts';
+import { auditOf, type CountedNote, type Resolved, type StoredResolution } from '../store/doubts.ts';
 import type { Held, Replace, Write } from '../store/register.ts';
 import type {
   Execution,
   ExistingAnswer,
   KeyRecord,
   RecordDefaults,
-  RecordHead,
   ResponseAsStored,
   StoredCompletion,
   Written,
@@ -37,9 +36,6 @@ export type Meaning =
   | Exclude<ExistingAnswer, { kind: 'completed' }>
   | { kind: 'completed'; completion: ResponseAsStored; requestId: string };
 
-/** What an operator or a lookup says: executed with this result, or not executed. */
-export type StoredResolution = { as: 'completed'; completion: StoredCompletion } | { as: 'released' };
-
 /** Nothing → executing. Otherwise: what the record means for this request. */
 export function start(
   held: Held | undefined,
@@ -52,7 +48,7 @@ export function start(
     const expiresInMs = own.lifetimes.inDoubtRetentionMs;
     return { answer: { kind: 'started' }, write: { kind: 'create', record, expiresInMs } };
   }
-  // The same start arrived twice. Its owner counts the record's age from the first.
+  // The same start, by its token, arrived twice. The age counts from the first.
   if (held.record.state === 'executing' && isOf(held, execution.token))
     return { answer: { kind: 'started' } };
   return meaning(held, execution.fingerprint, stamp);
@@ -67,7 +63,7 @@ export function peek(
   return held ? meaning(held, fingerprint, stamp) : { answer: { kind: 'absent' } };
 }
 
-/** In doubt → executing, for a second execution of the same request as the same operation, whose policy is `retry`. The owner may be alive. */
+/** In doubt → executing, for a second execution of the same request as the same operation, whose policy is `retry`. A living owner is `stale` from then on. */
 export function restart(
   held: Held | undefined,
   execution: Execution,
@@ -85,11 +81,12 @@ export function restart(
     ...{ state: 'executing', token, gatewayId, lifetimes: { ...lifetimes, inDoubtRetentionMs } },
     ...{ ownerGaveUp: false, restarted: true },
   });
-  return { answer: 'ok', write: replace(held, record, inDoubtRetentionMs, { unlessClosed: true }) };
+  return { answer: 'ok', write: replace(held.record, record, inDoubtRetentionMs, { unlessClosed: true }) };
 }
 
 /**
  * Executing or in doubt, under this token → completed. Nothing → completed, because the backend has executed. Another token: `stale`.
+ * The result is kept for `retentionMs` from the start; for `inDoubtRetentionMs` from now if anybody may have seen the key in doubt.
  *
  * @param wasTold the merchant has been answered `outcome_unknown`, so its next retry may come after the retention
  */
@@ -101,24 +98,15 @@ export function complete(
   own: RecordDefaults,
   stamp: Stamp,
 ): RuleResult<Written> {
-  const endLeaseOf = execution.token;
+  const { token: endLeaseOf, operation } = execution;
   if (!held) {
-    const { operation } = execution;
-    const expiresInMs = own.lifetimes.inDoubtRetentionMs;
+    const { inDoubtRetentionMs } = own.lifetimes;
     const begun = executing(execution, own, stamp);
     const record = next(begun, stamp, { state: 'completed', wasInDoubt: true, completion });
-    const write = {
-      kind: 'replace',
-      revision: undefined,
-      record,
-      operation,
-      expiresInMs,
-      endLeaseOf,
-    } as const;
-    return { answer: 'ok', write };
+    return { answer: 'ok', write: replace({ operation }, record, inDoubtRetentionMs, { endLeaseOf }) };
   }
   if (!isOf(held, execution.token)) return { answer: 'stale' };
-  // The same result again, because its reply was lost.
+  // Not compared: the first result stays. Its reply was lost.
   if (held.record.state === 'completed') return { answer: 'ok' };
   const { retentionMs, inDoubtRetentionMs } = held.record.lifetimes;
   const retainedMs = retentionMs - ageMs(held);
@@ -130,7 +118,7 @@ export function complete(
     retainedMs <= 0;
   const record = next(held.record, stamp, { state: 'completed', wasInDoubt, completion });
   const expiresInMs = wasInDoubt ? inDoubtRetentionMs : retainedMs;
-  return { answer: 'ok', write: replace(held, record, expiresInMs, { endLeaseOf }) };
+  return { answer: 'ok', write: replace(held.record, record, expiresInMs, { endLeaseOf }) };
 }
 
 /**
@@ -153,10 +141,10 @@ export function commit(
   const { retentionMs, inDoubtRetentionMs } = own.lifetimes;
   const begun = executing(execution, own, stamp);
   const record = next(begun, stamp, { state: 'completed', wasInDoubt: wasTold, completion });
-  const { operation } = execution;
   const expiresInMs = wasTold ? inDoubtRetentionMs : retentionMs;
-  const along = { operation, expiresInMs, unlessClosed: true };
-  return { answer: { kind: 'committed' }, write: { kind: 'replace', revision: undefined, record, ...along } };
+  const { operation } = execution;
+  const write = replace({ operation }, record, expiresInMs, { unlessClosed: true });
+  return { answer: { kind: 'committed' }, write };
 }
 
 /**
@@ -169,7 +157,7 @@ export function release(held: Held | undefined, token: Token, stamp: Stamp): Rul
   return takeBackStart(held, token);
 }
 
-/** Executing, or in doubt because a request found it so → in doubt and given up, by the owner, which does not know whether the backend executed. */
+/** The owner does not know whether the backend executed. Executing, or found in doubt by a request → in doubt and given up. */
 export function leaveInDoubt(
   held: Held | undefined,
   token: Token,
@@ -179,13 +167,16 @@ export function leaveInDoubt(
   if (!isOpenOf(held, token)) return { answer: 'stale' };
   if (held.record.ownerGaveUp) return { answer: 'ok' };
   const record = { ...inDoubt(held.record, cause, stamp), ownerGaveUp: true };
-  return { answer: 'ok', write: replace(held, record, 'unchanged', { endLeaseOf: token, mayBeLost: true }) };
+  return {
+    answer: 'ok',
+    write: replace(held.record, record, 'unchanged', { endLeaseOf: token, mayBeLost: true }),
+  };
 }
 
 /** Undoes a start whose reply was lost, and under which nothing was sent. It may still arrive: its token is voided, without a record by the ledger. */
 export function takeBackStart(held: Held | undefined, token: Token): RuleResult<Written> {
   if (!isOpenOf(held, token) || held.record.restarted) return { answer: 'stale' };
-  return { answer: 'ok', write: replace(held, undefined, 0, { endLeaseOf: token, voidToken: token }) };
+  return { answer: 'ok', write: replace(held.record, undefined, 0, { endLeaseOf: token, voidToken: token }) };
 }
 
 /**
@@ -201,14 +192,14 @@ export function takeBackRestart(
   const hasArrived: boolean = isOpenOf(held, token);
   if (!held || !(hasArrived || held.record.revision.equals(before.revision))) return { answer: 'stale' };
   const record = { ...before, revision: stamp.revision };
-  return { answer: 'ok', write: replace(held, record, 'unchanged', { endLeaseOf: token }) };
+  return { answer: 'ok', write: replace(held.record, record, 'unchanged', { endLeaseOf: token }) };
 }
 
 /**
  * In doubt or executing → completed under a token that no execution has, or removed. `alive`: the owner shows that it is alive and has not
  * given up, so nothing is written.
  *
- * @param seen the token of the execution that was looked at
+ * @param seen the token of the execution that was looked at. `changed`: the record is not open under it
  */
 export function resolve(
   held: Held | undefined,
@@ -223,15 +214,16 @@ export function resolve(
   if (!ownerGaveUp && isAlive(held)) return { answer: 'alive' };
   const { as } = resolution;
   const along = {
-    ...{ unlessLeased: !ownerGaveUp, unlessClosed: true },
-    ...{ audit: auditOf(held.record, resolution, note, stamp.wallMs) },
-    ...{ counted: { as, by: note.source ?? ('operator' as const) } },
+    unlessLeased: !ownerGaveUp,
+    unlessClosed: true,
+    audit: auditOf(held.record, resolution, note, stamp.wallMs),
+    counted: { as, by: note.source ?? ('operator' as const) },
   };
-  if (as === 'released') return { answer: 'ok', write: replace(held, undefined, 0, along) };
+  if (as === 'released') return { answer: 'ok', write: replace(held.record, undefined, 0, along) };
   const { completion } = resolution;
   const change = { state: 'completed', token: newToken, wasInDoubt: true, completion } as const;
   const record = next(held.record, stamp, change);
-  return { answer: 'ok', write: replace(held, record, lifetimes.inDoubtRetentionMs, along) };
+  return { answer: 'ok', write: replace(held.record, record, lifetimes.inDoubtRetentionMs, along) };
 }
 
 /** Whether the owner of this record shows that it is alive. */
@@ -261,14 +253,14 @@ function meaning(held: Held, fingerprint: Fingerprint, stamp: Stamp): RuleResult
   if (record.state === 'in_doubt')
     return { answer: { kind: 'in_doubt', sinceMs: record.changedAtMs, operation, requestId } };
   if (isAlive(held)) return { answer: { kind: 'in_flight' } };
-  // A completion may be under way that would keep the record for `retentionMs` only. The new revision refuses it.
-  const write = replace(held, inDoubt(record, OWNER_DEAD, stamp), 'unchanged', { unlessLeased: true });
+  // The new revision refuses a completion under way that would keep the record for `retentionMs` only. It asks again, and keeps it longer.
+  const write = replace(held.record, inDoubt(record, OWNER_DEAD, stamp), 'unchanged', { unlessLeased: true });
   return { answer: { kind: 'in_doubt', sinceMs: stamp.wallMs, operation, requestId }, write };
 }
 
 export const OWNER_DEAD = 'its gateway ended or was paused before it stored a result';
 
-/** A start or restart sets the lifetime of an open record, and nothing else changes it. */
+/** A start or restart sets the lifetime of an open record to `inDoubtRetentionMs`. Nothing else changes it. */
 const ageMs = ({ record, expiresInMs }: Omit<Held, 'isLeased'>): number =>
   record.lifetimes.inDoubtRetentionMs - expiresInMs;
 
@@ -301,19 +293,13 @@ function executing(execution: Execution, own: RecordDefaults, { revision, wallMs
   };
 }
 
+/** The first parameter is the record that is held. If nothing is held, it has no revision. */
 const replace = (
-  held: Held,
+  { revision, operation }: { revision?: KeyRecord['revision']; operation: string },
   record: KeyRecord | undefined,
   expiresInMs: Replace['expiresInMs'],
   along: Omit<Replace, 'kind' | 'revision' | 'record' | 'operation' | 'expiresInMs'>,
-): Replace => ({
-  kind: 'replace',
-  revision: held.record.revision,
-  record,
-  operation: held.record.operation,
-  expiresInMs,
-  ...along,
-});
+): Replace => ({ kind: 'replace', revision, record, operation, expiresInMs, ...along });
 
 const next = (record: KeyRecord, { revision, wallMs }: Stamp, change: Partial<KeyRecord>): KeyRecord => ({
   ...record,
@@ -327,18 +313,3 @@ const inDoubt = (record: KeyRecord, cause: string, stamp: Stamp): KeyRecord =>
   record.state === 'in_doubt'
     ? { ...record, revision: stamp.revision }
     : next(record, stamp, { state: 'in_doubt', wasInDoubt: true, cause });
-
-/** What the audit trail keeps of a resolution. It has no token, no header and no body. */
-export function auditOf(
-  { state, merchant, operation, key, requestId, createdAtMs, changedAtMs }: RecordHead,
-  resolution: StoredResolution,
-  { by, reason }: ResolutionNote,
-  atMs: number,
-): AuditRecord {
-  const from = { state, merchant, operation, key, requestId, createdAtMs, changedAtMs };
-  if (resolution.as === 'released') return { atMs, by, reason, from, to: { as: 'released' } };
-  const { completion } = resolution;
-  const kind = completion.kind === 'tombstone' ? 'tombstone' : 'response';
-  const status = completion.kind === 'response' ? completion.response.status : completion.status;
-  return { atMs, by, reason, from, to: { as: 'completed', kind, status } };
-}

@@ -1,9 +1,12 @@
 /** What a store knows of keys in doubt: how many there are, how each is resolved, and the audit trail of that. */
 import type { Completion } from '../lib/exchange.ts';
-import type { RecordHead } from './types.ts';
+import type { RecordHead, StoredCompletion } from './types.ts';
 
 /** What an operator or a lookup found out about a key in doubt: it was executed with this result, or not executed. */
 export type Resolution = { as: 'completed'; completion: Completion } | { as: 'released' };
+
+/** The same, with the result as the store holds it. */
+export type StoredResolution = { as: 'completed'; completion: StoredCompletion } | { as: 'released' };
 
 /** Who resolved a key, and why. Stored in the audit trail and logged, so it must hold no secret and no body. */
 export interface ResolutionNote {
@@ -64,6 +67,21 @@ export interface AuditRecord extends ResolutionNote {
     'state' | 'merchant' | 'operation' | 'key' | 'requestId' | 'createdAtMs' | 'changedAtMs'
   >;
   to: { as: 'released' } | { as: 'completed'; kind: Completion['kind']; status: number };
+}
+
+/** What the audit trail keeps of a resolution. It has no token, no header and no body. */
+export function auditOf(
+  { state, merchant, operation, key, requestId, createdAtMs, changedAtMs }: RecordHead,
+  resolution: StoredResolution,
+  { by, reason }: ResolutionNote,
+  atMs: number,
+): AuditRecord {
+  const from = { state, merchant, operation, key, requestId, createdAtMs, changedAtMs };
+  if (resolution.as === 'released') return { atMs, by, reason, from, to: { as: 'released' } };
+  const { completion } = resolution;
+  const kind = completion.kind === 'tombstone' ? 'tombstone' : 'response';
+  const status = completion.kind === 'response' ? completion.response.status : completion.status;
+  return { atMs, by, reason, from, to: { as: 'completed', kind, status } };
 }
 
 /** Far longer than the record itself: disputes and yearly audits ask about payouts of the past year. */

@@ -127,7 +127,7 @@ export type Outcome = rules.RuleResult<Answer>;
 
 /** Something that happens to a key. */
 export interface Happening {
-  kind: Exclude<keyof typeof rules, 'auditOf' | 'isAlive' | 'needsLease' | 'youngForMs'>;
+  kind: Exclude<keyof typeof rules, 'isAlive' | 'needsLease' | 'youngForMs'>;
   name: string;
   /** What `complete`, `commit` and `resolve` complete with. A resolution without it releases. */
   completion?: StoredCompletion;
