@@ -162,8 +162,10 @@ export class Lookups {
 
   #track(recordId: RecordId, operation: string, token: Token | undefined): Doubt | undefined {
     const known = this.#doubts.get(recordId);
-    if (known && token) this.#noteToken(known, token);
-    if (known) return known;
+    // The end of the lookup of an earlier execution must not forget the doubt of this one.
+    const isLate = token && this.#running.has(recordId) && !known?.token?.equals(token);
+    if (known && token && !isLate) this.#noteToken(known, token);
+    if (known && !isLate) return known;
     const lookup = this.#byOperation.get(operation);
     if (!lookup || this.#doubts.size >= MAX_DOUBTS) return undefined;
     const nowMs = this.#clock.monotonicMs();
@@ -207,7 +209,8 @@ export class Lookups {
       .catch((): Verdict => this.#postpone(doubt))
       .then((verdict) => {
         this.#running.delete(doubt.recordId);
-        if (verdict !== 'open') this.#doubts.delete(doubt.recordId);
+        const isKnown = this.#doubts.get(doubt.recordId) === doubt;
+        if (verdict !== 'open' && isKnown) this.#doubts.delete(doubt.recordId);
         this.#setTimer();
         return verdict;
       });

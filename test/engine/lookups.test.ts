@@ -167,6 +167,22 @@ describe('a key in doubt', () => {
     expect(await store.get(heir.recordId)).toMatchObject({ state: 'in_doubt', token: heir.token });
   });
 
+  it('that is in doubt again during its lookup is looked up once more', async () => {
+    await using rig = new Rig();
+    const { promise, resolve: say } = Promise.withResolvers<LookupAnswer>();
+    const answering = (time: number) => (time === 1 ? promise : executed);
+    const { store, request, lookups, asked, stateOf } = await doubtful(rig, answering);
+    await until(() => asked.length === 1);
+    const heir = duplicateOf(request);
+    expect(await store.release(request)).toBe('ok');
+    expect(await store.start(heir)).toEqual({ kind: 'started' });
+    expect(await store.leaveInDoubt(heir)).toBe('ok');
+    lookups.lookUpLater(heir, heir.token);
+    say(executed);
+    await until(async () => (await stateOf()) === 'completed');
+    expect(asked).toHaveLength(2);
+  });
+
   it('that a late complete has completed is not looked up again', async () => {
     await using rig = new Rig();
     const { store, request, lookups, asked } = await doubtful(rig, () => undecided, later);
