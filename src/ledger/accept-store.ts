@@ -1,5 +1,6 @@
 import { pause } from '../lib/clock.ts';
 import type { ResolutionNote } from '../store/doubts.ts';
+import { StoreUnavailable } from '../store/types.ts';
 import { readNoted, writeNoted } from './identity-file.ts';
 import { differenceOf, LOOK_EVERY_MS, type StoreWatchOptions } from './store-watch.ts';
 
@@ -8,6 +9,7 @@ import { differenceOf, LOOK_EVERY_MS, type StoreWatchOptions } from './store-wat
  *
  * @returns what was accepted, if there was something to accept
  * @throws {Error} if the file cannot be read or written
+ * @throws {StoreUnavailable} if the store does not answer, or not all of it
  */
 export async function acceptStore(
   { file, store, mode, clock }: Pick<StoreWatchOptions, 'file' | 'store' | 'mode' | 'clock'>,
@@ -17,8 +19,13 @@ export async function acceptStore(
   const found = await store.readIdentity(mode);
   const what = noted.changed?.what ?? differenceOf(noted.mark, found, 0);
   if (what === undefined) return undefined;
-  // An emptied store gets its identity now, so that one that is emptied after this is not accepted.
-  const { id, count } = found ?? (await store.visit(mode));
+  // An older store gets another id, because the newer one, if it is put back later, lacks what is executed from now on. An emptied store
+  // gets its identity, so that one that is emptied after this is not accepted.
+  const isNamed = found && found.id !== noted.mark.id;
+  // A visit writes the identity to every master, which would hide that one has lost it.
+  if (!isNamed && found?.unread)
+    throw new StoreUnavailable('not every master has shown the identity: repeat it');
+  const { id, count } = isNamed ? found : await store.visit(mode, noted.mark.id);
   const at = new Date(clock.wallMs()).toISOString();
   const accepted = { at, by, reason, what };
   for (;;) {

@@ -166,7 +166,7 @@ export interface Register {
    */
   commit?(id: RecordId, claim: Create, work: (client: unknown) => Replace | undefined): Promise<Reply>;
   readIdentity(mode: Mode): Promise<IdentityInUse | undefined>;
-  visit(mode: Mode): Promise<IdentityInUse>;
+  visit(mode: Mode, replacing?: string): Promise<IdentityInUse>;
   /** Whether it takes a start now, replicas included: it writes a probe. Never rejects. */
   health(): Promise<StoreHealth>;
   close(): Promise<void>;

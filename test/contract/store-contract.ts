@@ -44,7 +44,7 @@ export function storeContract(backend: Backend): void {
       expect(await store.renew(executing)).toBe('ok');
       expect(await store.resolve(resolved.recordId, resolved.token, { as: 'released' }, note)).toBe('ok');
       expect(await store.takeBack(lost)).toBe('stale');
-      const { count } = await store.visit('protect');
+      const { id, count } = await store.visit('protect');
       const before = await Promise.all(owners.map(({ recordId }) => store.get(recordId)));
       await store.close();
       const later = await storeForTest(place);
@@ -53,7 +53,12 @@ export function storeContract(backend: Backend): void {
       expect(answers.map(({ kind }) => kind)).toEqual(['in_flight', 'in_doubt', 'completed']);
       expect(await later.audit(resolved.recordId)).toMatchObject([note]);
       await expect(later.start(lost)).rejects.toMatchObject({ maybeWritten: false });
-      expect(await later.visit('protect')).toMatchObject({ count: count + 1 });
+      expect(await later.visit('protect')).toMatchObject({ id, count: count + 1 });
+      const { id: another } = await later.visit('protect', id);
+      expect(another).not.toBe(id);
+      // An acceptance that was repeated, or another operator's, replaces the id once.
+      expect(await later.visit('protect', id)).toMatchObject({ id: another, count: count + 3 });
+      expect(await later.readIdentity('protect')).toMatchObject({ id: another, count: count + 3 });
     });
 
     it('lets one win: a start, or what voids its token or completes it without a record', async () => {

@@ -48,7 +48,7 @@ interface Entry {
 export class MemoryRegister implements Register, CopyRegister {
   readonly replicates = false;
   readonly #nowMs: () => number;
-  readonly #id: string;
+  #id: string;
   readonly #entries = new Map<RecordId, Entry>();
   readonly #leases = new Map<RecordId, { token: Token; untilMs: number }>();
   readonly #voidUntilMs = new Map<string, number>();
@@ -160,7 +160,8 @@ export class MemoryRegister implements Register, CopyRegister {
     return { id: this.#id, count: this.#visits, otherMode: this.#nowMs() - otherMs < VISIT_LASTS_MS };
   }
 
-  async visit(mode: Mode): Promise<IdentityInUse> {
+  async visit(mode: Mode, replacing?: string): Promise<IdentityInUse> {
+    if (replacing === this.#id) this.#id = randomUUID().replaceAll('-', '');
     this.#visits++;
     this.#visitedMs.set(mode, this.#nowMs());
     return (await this.readIdentity(mode)) as IdentityInUse;

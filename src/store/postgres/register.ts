@@ -138,21 +138,21 @@ export class PostgresRegister implements Register {
     return identityIn(await this.lanes.ask<IdentityRow>(text));
   }
 
-  async visit(mode: Mode): Promise<IdentityInUse> {
+  async visit(mode: Mode, replacing?: string): Promise<IdentityInUse> {
     // The lock makes visits take turns, so that one of them counts the promotion.
     const text = `WITH before AS MATERIALIZED (SELECT ${lostBy(this.schema)} AS lost FROM ${this.schema}.store FOR UPDATE),
       visited AS (
         INSERT INTO ${this.schema}.records AS r (id, state, due, operation, idempotency_key, cause)
           SELECT ${IDENTITY}, 'absent', 'infinity', 'the identity of the store', $1, '1' FROM before
-          ON CONFLICT (id) DO UPDATE SET cause = r.cause::bigint - (SELECT lost FROM before) + 1
+          ON CONFLICT (id) DO UPDATE SET cause = r.cause::bigint - (SELECT lost FROM before) + 1,
+            idempotency_key = coalesce(nullif(r.idempotency_key, $2), $1)
           RETURNING idempotency_key, cause)
       UPDATE ${this.schema}.store SET timeline = ${this.schema}.timeline(),
         waits = current_setting('synchronous_standby_names') <> '',
         ${mode}_until = ${CLOCK} + interval '${VISIT_LASTS_MS} ms'
       FROM visited RETURNING idempotency_key, visited.cause::float8, ${otherOf(mode)}_until > ${CLOCK}`;
-    return identityIn(
-      await this.lanes.change<IdentityRow>(text, [systemRandom.token().toString('hex')]),
-    ) as IdentityInUse;
+    const values = [systemRandom.token().toString('hex'), replacing ?? null];
+    return identityIn(await this.lanes.change<IdentityRow>(text, values)) as IdentityInUse;
   }
 
   health(): Promise<StoreHealth> {

@@ -275,9 +275,9 @@ export class RedisRegister implements Register {
     return unread.size > 0 ? { ...identity, unread: [...unread] } : identity;
   }
 
-  async visit(mode: Mode): Promise<IdentityInUse> {
+  async visit(mode: Mode, replacing = ''): Promise<IdentityInUse> {
     const asked = new Set(this.connections);
-    const args = [systemRandom.token().toString('hex'), VISIT_LASTS_MS];
+    const args = [systemRandom.token().toString('hex'), VISIT_LASTS_MS, replacing];
     const identity = await this.commands.write(scripts.visit, this.#identityKeys(mode), args, identityIn);
     // A master that was connected again meanwhile may have been emptied. Writing its copy of the identity would hide that.
     const isOther = this.connections.some((each) => !asked.has(each));

@@ -206,9 +206,9 @@ export class Changes {
     return holder ? 'kept' : 'taken';
   }
 
-  #visit([mode, newId]: Value[]): unknown {
-    const sql = `UPDATE store SET mark = ifnull(mark, ?), marks = marks + 1, ${mode}_until = ?`;
-    this.#run(sql, [newId, this.#expiresIn(VISIT_LASTS_MS)]);
+  #visit([mode, newId, replacing]: Value[]): unknown {
+    const sql = `UPDATE store SET mark = ifnull(nullif(mark, ?), ?), marks = marks + 1, ${mode}_until = ?`;
+    this.#run(sql, [replacing, newId, this.#expiresIn(VISIT_LASTS_MS)]);
     return this.#row(SELECT_IDENTITY);
   }
 

@@ -160,8 +160,9 @@ export class SqliteRegister implements Register {
     return this.#reading(() => storedIdentity(this.#prepare(SELECT_IDENTITY).get(), mode, this.runningMs));
   }
 
-  async visit(mode: Mode): Promise<IdentityInUse> {
-    const row = await this.#writer.ask(COMMANDS.visit, () => [mode, systemRandom.token().toString('hex')]);
+  async visit(mode: Mode, replacing?: string): Promise<IdentityInUse> {
+    const newId = systemRandom.token().toString('hex');
+    const row = await this.#writer.ask(COMMANDS.visit, () => [mode, newId, replacing ?? null]);
     return storedIdentity(row, mode, this.runningMs) as IdentityInUse;
   }
 

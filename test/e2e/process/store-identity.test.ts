@@ -16,7 +16,7 @@ import { acceptStore } from '../../../src/ledger/accept-store.ts';
 import { measured } from '../../../src/ledger/measured.ts';
 import { StoreWatch } from '../../../src/ledger/store-watch.ts';
 import { systemClock } from '../../../src/lib/clock.ts';
-import { VISIT_LASTS_MS } from '../../../src/store/types.ts';
+import { StoreUnavailable, VISIT_LASTS_MS } from '../../../src/store/types.ts';
 import { Events } from '../../../src/telemetry/emit.ts';
 import { withdraw } from '../../support/client.ts';
 import { newFolder, run } from '../../support/command.ts';
@@ -157,6 +157,31 @@ it('a restored SQLite file is noticed by check, by the next start and on /readyz
     code: 1,
     stderr: expect.stringContaining('nothing to accept'),
   });
+});
+
+it('the newer store is refused if it is put back after the older one was accepted: it lacks what was paid since', async () => {
+  const site = new Site();
+  const first = await site.start();
+  const [backup, newer] = [newFolder(), newFolder()];
+  query(site.data, `VACUUM INTO '${join(backup, 'records.db')}'`);
+  // The newer store has more visits than the older one will have when it is put back.
+  query(site.data, 'UPDATE store SET marks = 1000');
+  await first.shutdown();
+  const put = (folder: string) => {
+    rmSync(site.data, { recursive: true });
+    cpSync(folder, site.data, { recursive: true });
+  };
+  cpSync(site.data, newer, { recursive: true });
+  put(backup);
+  expect((await site.accept()).code).toBe(0);
+  const second = await site.start();
+  expect((await withdraw(second.url, { key: 'since' })).status).toBe(201);
+  await second.shutdown();
+
+  put(newer);
+  const third = await site.start();
+  expect((await withdraw(third.url, { key: 'since' })).status).toBe(503);
+  expect(sandbox.ledger.payouts({ key: 'since' })).toBe(1);
 });
 
 it('a store that was restored is a warning while a gateway observes, and with durability.mayLoseOnFailover', async () => {
@@ -329,6 +354,19 @@ it('an acceptance is not lost if a gateway writes its refusal at the same moment
   await watch.visit();
   expect(watch.refusal).toBeUndefined();
   expect(JSON.parse(readFileSync(file, 'utf8')).accepted).toMatchObject({ by: 'ada' });
+});
+
+it('an acceptance waits for every master to show the identity, because its visit would hide that one was emptied', async () => {
+  const { file, refusal, options } = await visitedOnce();
+  writeFileSync(file, refusal);
+  const before = await options.store.readIdentity('protect');
+  const store = Object.create(options.store, {
+    readIdentity: { value: async () => ({ ...before, unread: ['a master'] }) },
+  });
+  const accepting = acceptStore({ ...options, store }, { by: 'ada', reason: 'the books were compared' });
+  await expect(accepting).rejects.toBeInstanceOf(StoreUnavailable);
+  expect(await options.store.readIdentity('protect')).toEqual(before);
+  expect(readFileSync(file, 'utf8')).toBe(refusal);
 });
 
 it('of two operators who accept at once, the later one stays in the file, and both commands end', async () => {
