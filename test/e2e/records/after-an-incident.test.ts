@@ -160,6 +160,17 @@ it('the commands of the runbook release nothing if step 3 was left out and an ea
   expect(states).toEqual(['in_doubt', 'in_doubt']);
 });
 
+it.each([
+  ['was a dry run', '1 would be completed, 0 would be released\n'],
+  ['ended in the middle of a line, as on a full disk', 'ok   M-ALPHA order-1: is now completed\nok   M-AL'],
+])('the commands of the runbook release nothing if step 3 %s', async (_, resolved) => {
+  const { store, requests, folder, file } = await openIncident(2);
+  writeFileSync(join(folder, 'resolved.txt'), resolved);
+  await runRunbook(file, folder, (command) => /--from books\.jsonl|rm -f resolved/.test(command));
+  const states = await Promise.all(requests.map(async ({ recordId }) => (await store.get(recordId))?.state));
+  expect(states).toEqual(['in_doubt', 'in_doubt']);
+});
+
 it('many keys are resolved once each by runs that are killed, interrupted, and repeated', async () => {
   const KEYS = 330;
   const { store, requests, folder, records } = await openIncident(KEYS);
