@@ -283,7 +283,9 @@ export class Executions {
   }
 
   /** An execution in doubt has ended late. Completes or frees the key, unless an operator or a lookup has resolved it. */
-  async #heal(call: Call, execution: Execution, exchange: Exchange, again: boolean): Promise<void> {
+  async #heal(call: Call, execution: Execution, late: Exchange, again: boolean): Promise<void> {
+    // Its merchant was told `outcome_unknown`, even if the store does not know of the doubt.
+    const exchange = Object.assign(late, { isLate: true });
     if (exchange.kind === 'oversize') exchange.body.destroy();
     const decision = decideFor(call.statuses, exchange, again);
     if (decision === 'release') await this.#release(call, execution);
@@ -298,11 +300,8 @@ export class Executions {
     if (found.kind === 'completed')
       return { kind: 'replayed', response: found.response, requestId: found.requestId };
     if (found.kind === 'tombstone') return found;
-    const unknown: Exchange = {
-      kind: 'unknown',
-      reason: 'another execution owns the record',
-      timedOut: false,
-    };
+    const reason = 'another execution owns the record';
+    const unknown: Exchange = { kind: 'unknown', reason, timedOut: false };
     return { kind: 'executed', exchange: unknown, decision: 'in_doubt', stored: false };
   }
 

@@ -2,9 +2,11 @@ import { createHash } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
 import type { Call, Result } from '../../src/idempotency/call.ts';
 import type { Store } from '../../src/ledger/ledger.ts';
+import type { Exchange } from '../../src/lib/exchange.ts';
 import type { Resolution } from '../../src/store/doubts.ts';
 import { type Execution, StoreUnavailable } from '../../src/store/types.ts';
 import { complete, newCall, Rig, replayFor, responseOf, retryOf } from '../support/engine.ts';
+import { LONG } from '../support/open-store.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 
@@ -107,6 +109,22 @@ describe.concurrent('when the store fails after the request was sent', () => {
     expect(store.asked.complete).toBe(completes);
     expect(events).toEqual([['complete_late'], ['complete_given_up']]);
   });
+
+  it.each(['before', 'after'] as const)(
+    '%s the doubt of an abandoned handler is written, its late result is kept as long as one that was in doubt',
+    async (when) => {
+      await using rig = new Rig();
+      const { store, engine } = await faulty(rig);
+      store.fail('leaveInDoubt', when);
+      const late = Promise.withResolvers<Exchange>();
+      const call = newCall({ kind: 'unknown', reason: 'abandoned', timedOut: true, late: late.promise });
+      expect(await engine.handle(call)).toMatchObject({ kind: 'executed', decision: 'in_doubt' });
+      late.resolve(complete());
+      await until(async () => (await store.get(call.recordId))?.state === 'completed');
+      expect(await store.expiresInMs(call.recordId)).toBeGreaterThan(LONG.retentionMs);
+      expect(await engine.handle(retryOf(call))).toEqual(replayFor(call));
+    },
+  );
 });
 
 const digestOf = (id?: string) => {

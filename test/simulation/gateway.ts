@@ -279,7 +279,7 @@ export class Gateway {
           let wasTold = false;
           const cancels: (() => void)[] = [];
           const end = (exchange: Exchange) => {
-            const isLate = abandonAfterMs !== undefined && wasTold;
+            const isLate = abandonAfterMs !== undefined && wasTold && !isOver;
             const seen = changed(isLate ? Object.assign({ isLate }, exchange) : exchange);
             // A gateway hears nothing more of a request that it has given up.
             if (isOver && abandonAfterMs === undefined) return;
