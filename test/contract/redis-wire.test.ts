@@ -1,6 +1,10 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
-import { describe, expect, it } from 'vitest';
+import type { AddressInfo } from 'node:net';
+import { createServer } from 'node:net';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
+import { connect, createClient, mastersOf } from '../../src/store/redis/client.ts';
+import { Commands, Names, scripts } from '../../src/store/redis/commands.ts';
 import { type Execution, StoreUnavailable } from '../../src/store/types.ts';
 import { LONG, openStore, type StoreTimes } from '../support/open-store.ts';
 import { monitorRedis } from '../support/redis-monitor.ts';
@@ -196,5 +200,58 @@ describe.concurrent('a store on Redis', () => {
     expect(await commandsOf(() => store.complete(owner, paid()))).toEqual(['evalsha']);
     expect(await commandsOf(() => store.start(duplicateOf(owner)))).toEqual(['evalsha']);
     expect(await commandsOf(() => store.peek(duplicateOf(owner)))).toEqual(['evalsha']);
+  });
+});
+
+/** As many redirections as ioredis follows. */
+const REDIRECTIONS = 16;
+const LIMIT_MS = 1000;
+
+/** The commands of a cluster whose two masters redirect each script to one another, and answer nothing after so many redirections. */
+async function redirected(redirections: number) {
+  const ports: number[] = [];
+  const slotsOf = (first: number, last: number, port = 0) =>
+    `*3\r\n:${first}\r\n:${last}\r\n*2\r\n$9\r\n127.0.0.1\r\n:${port}\r\n`;
+  const answerOf = (port: number, command: string): string => {
+    if (command.startsWith('CLUSTER'))
+      return `*2\r\n${slotsOf(0, 8191, ports[0])}${slotsOf(8192, 16_383, ports[1])}`;
+    if (command.startsWith('INFO')) return '$9\r\nloading:0\r\n';
+    if (!command.startsWith('EVALSHA')) return '-ERR unknown command HELLO\r\n';
+    const other = ports.find((each) => each !== port);
+    return redirections-- > 0 ? `-MOVED 12539 127.0.0.1:${other}\r\n` : '';
+  };
+  for (let left = 2; left > 0; left--) {
+    const server = createServer((client) => {
+      onTestFinished(() => void client.destroy());
+      // Each command begins with its number of parts, and each of its parts with its length.
+      client.on('data', (bytes) => {
+        const [, ...commands] = bytes.toString('latin1').split(/^\*\d+\r\n\$\d+\r\n/m);
+        for (const command of commands)
+          client.write(answerOf(client.localPort as number, command.toUpperCase()));
+      });
+    });
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+    onTestFinished(() => void server.close());
+    ports.push((server.address() as AddressInfo).port);
+  }
+  const client = createClient({ cluster: ports.map((port) => `redis://127.0.0.1:${port}`) }, LIMIT_MS);
+  onTestFinished(() => client.disconnect());
+  await connect(client, 10_000);
+  // ioredis follows no redirection to a master that it is connecting to.
+  await Promise.allSettled(mastersOf(client).map((master) => master.ping()));
+  return new Commands(client, 0, LIMIT_MS, new Names('test').partitions);
+}
+
+describe('when masters of a cluster redirect a write to one another', () => {
+  it.each([
+    ['without end, it has surely not happened', Number.POSITIVE_INFINITY, false],
+    ['until one takes it and does not answer, it may have happened', REDIRECTIONS, true],
+  ])('%s', async (_, redirections, maybeWritten) => {
+    const commands = await redirected(redirections);
+    const written = commands.write(scripts.create, ['key'], ['record'], () => 'written');
+    await expect(written).rejects.toMatchObject({
+      ...{ name: 'StoreUnavailable', maybeWritten },
+      message: expect.stringContaining('Too many Cluster redirections'),
+    });
   });
 });

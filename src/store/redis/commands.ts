@@ -209,9 +209,12 @@ const refused = (why: string) => new StoreUnavailable(`redis: ${why}`, { maybeWr
 const REFUSED =
   /^(?:OOM|READONLY|MISCONF|NOREPLICAS|LOADING|MASTERDOWN|BUSY|NOAUTH|CLUSTERDOWN|MOVED|ASK|TRYAGAIN)(?: |$)/;
 
-/** The messages of ioredis for a command that it did not write to a connection, or that every master has refused. */
+/**
+ * The messages of ioredis for a command that it did not write to a connection, or that every master has refused. Of too many redirections
+ * the last one counts too: that master may have executed the command, and its answer was lost.
+ */
 const NEVER_SENT =
-  /^(?:Stream isn't writeable|Cluster isn't ready) and enableOfflineQueue options is false$|^Too many Cluster redirections/;
+  /^(?:Stream isn't writeable|Cluster isn't ready) and enableOfflineQueue options is false$|^Too many Cluster redirections\. Last error: ReplyError: (?:MOVED|ASK) /;
 
 function failureOf(error: unknown): Error {
   if (error instanceof StoreUnavailable || error instanceof UnknownCursor) return error;
