@@ -57,6 +57,21 @@ describe('a store that opens on a redis', () => {
     expect(await warningsOf(url)).toEqual([expect.stringMatching(warning)]);
   });
 
+  it('that is a replica is refused if it takes writes, because its master overwrites them', async () => {
+    const primary = await startRedis({ args: ['--repl-diskless-sync-delay', '0'] });
+    const server = await startRedis({ args: ['--replicaof', '127.0.0.1', `${primary.port}`] });
+    await until(async () => (await server.admin.info('replication')).includes('master_link_status:up'));
+    const store = await open(server.url);
+    await server.admin.config('SET', 'replica-read-only', 'no');
+    const detail = 'redis is a replica that takes writes, which its master overwrites: it must be the master';
+    expect(await store.health()).toMatchObject({ ok: false, detail });
+    await expect(store.start(newRequest())).rejects.toMatchObject({ message: detail, maybeWritten: false });
+    await expect(open(server.url)).rejects.toThrow(detail);
+    await server.admin.replicaof('NO', 'ONE');
+    await until(async () => (await store.health()).ok);
+    expect(await store.start(newRequest())).toEqual({ kind: 'started' });
+  });
+
   it('with more replicas than a write waits for gets no start, because one without the write may be promoted', async () => {
     const primary = await startRedis({ args: ['--repl-diskless-sync-delay', '0'] });
     const follow = async (replicas: number) => {

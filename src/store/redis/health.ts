@@ -65,7 +65,7 @@ export class RedisHealth {
    * A write that WAIT has counted is on some of the replicas, and a failover may promote another one. So all
    * replicas must acknowledge it, those that are away included: a replica that comes back can be promoted too.
    *
-   * @throws {StoreUnavailable} if Redis is older than 7.0 (which has no script flags) or evicts
+   * @throws {StoreUnavailable} if Redis is older than 7.0 (which has no script flags), evicts, or is a replica that takes writes
    */
   async inspect(): Promise<void> {
     const { location, replicas = 0, mayLoseOnFailover, timeoutMs, tls } = this.#options;
@@ -186,6 +186,11 @@ async function inspectNode(node: Redis): Promise<{ dangers: string[]; replicas: 
   if (policy !== 'noeviction')
     throw new StoreUnavailable(
       `redis has maxmemory-policy ${policy}, which evicts records: it must be noeviction`,
+    );
+  // A master's INFO does not have this field.
+  if (field('slave_read_only') === '0')
+    throw new StoreUnavailable(
+      'redis is a replica that takes writes, which its master overwrites: it must be the master',
     );
   // CONFIG is not allowed on many hosted servers.
   const setting = async (name: string) => ((await node.config('GET', name).catch(() => [])) as string[])[1];
