@@ -70,6 +70,16 @@ describe('in redis', () => {
     }
   });
 
+  it('a start writes nothing if the progress of a copy there is a value of another type', async () => {
+    const place = backend.place();
+    const store = await storeForTest(place);
+    const request = newRequest();
+    const record = recordKeyOf(place, request.recordId);
+    await server.admin.rpush(record.replace(/[^:]*$/, 'closed'), 'x');
+    await expect(store.start(request)).rejects.toMatchObject({ maybeWritten: false });
+    expect(await server.admin.exists(record)).toBe(0);
+  });
+
   it('the owner of a record in another format is not answered stale', async () => {
     const place = backend.place();
     const store = await storeForTest(place);

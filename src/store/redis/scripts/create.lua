@@ -13,15 +13,15 @@
 -- ARGV[5]  '1' if a WAIT follows, otherwise nothing
 -- Result:  nil  it was created, or this very record was there already
 --          otherwise what is there: the record and, if it is open, a list of it, its TTL in milliseconds, and 1 if the lease exists
---          error VOIDED, error CLOSED: nothing was there, and nothing was written
+--          error VOIDED, error CLOSED, or that of a damaged progress: nothing was there, and nothing was written
 --
 -- No script of ours looks behind the first 17 bytes of a record: 'o' if it is open, and its revision. Commands get numbers as text,
 -- because Redis 7.0 formats a number of Lua by printf, which costs as much as some commands.
 local held = redis.call('SET', KEYS[1], ARGV[1], 'NX', 'GET', 'PX', ARGV[2])
 if not held then
   if redis.call('EXISTS', KEYS[4], KEYS[5]) > 0 then
-    local closed = redis.call('GETRANGE', KEYS[4], '0', '0')
-    local refusal = redis.call('EXISTS', KEYS[5]) == 1 and 'VOIDED token' or (closed ~= '' and closed ~= 'n' and 'CLOSED store')
+    local closed = redis.pcall('GETRANGE', KEYS[4], '0', '0')
+    local refusal = redis.call('EXISTS', KEYS[5]) == 1 and 'VOIDED token' or closed.err or (closed ~= '' and closed ~= 'n' and 'CLOSED store')
     if refusal then
       redis.call('DEL', KEYS[1])
       return redis.error_reply(refusal)
