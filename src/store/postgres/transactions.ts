@@ -1,3 +1,4 @@
+import type { EventEmitter } from 'node:events';
 import type { Pool, PoolClient, QueryResult } from 'pg';
 import type { RecordId } from '../../lib/brands.ts';
 import { pause, within } from '../../lib/clock.ts';
@@ -131,6 +132,8 @@ class PostgresTransaction implements Transaction {
     client.on('error', ignore);
     client.on('notice', this.#onNotice);
     client.on('end', this.#onEnd);
+    // Before the promise of a statement is resolved, so that none follows it.
+    wireOf(client).prependListener('readyForQuery', this.#onReady);
   }
 
   async begin(isolation: TransactionOptions['isolation'], idleMs: number): Promise<void> {
@@ -208,6 +211,7 @@ class PostgresTransaction implements Transaction {
     this.#isReleased = true;
     this.#client.off('notice', this.#onNotice);
     this.#client.off('end', this.#onEnd);
+    wireOf(this.#client).off('readyForQuery', this.#onReady);
     if (!isBroken) this.#client.off('error', ignore);
     this.#client.release(isBroken);
     this.#ended();
@@ -216,13 +220,18 @@ class PostgresTransaction implements Transaction {
   /** A function that never returns must not keep its place in the pool when the server has ended its transaction. */
   #onEnd = () => this.#release(true);
 
+  /** What the function sends after a COMMIT or ROLLBACK of its own would be committed without its key. */
+  #onReady = ({ status }: { status: string }) => {
+    if (status === 'I') this.#isOver = true;
+  };
+
   /** After COMMIT, a notice says that standbys may not have the transaction. */
   #onNotice = ({ code, message }: { code?: string | undefined; message?: string | undefined }) => {
     if (this.#isOver && code !== '00000') this.#warning = message;
   };
 
   async #query(args: unknown[]): Promise<unknown> {
-    if (this.#isOver) throw new TypeError('the transaction has ended: await every statement in the function');
+    if (this.#isOver) throw new TypeError(OVER);
     this.#running++;
     try {
       const query = this.#client.query as unknown as (...args: unknown[]) => Promise<unknown>;
@@ -247,6 +256,11 @@ async function answerOf<T>(asked: Promise<T>, { clock, timeoutMs }: PostgresOpti
   return answer.value;
 }
 
+/** A private member of pg, whose client does not say whether a transaction is open. */
+const wireOf = (client: PoolClient) => (client as unknown as { connection: EventEmitter }).connection;
+
+const OVER =
+  'the transaction has ended: the function must await every statement, and must not end the transaction itself';
 const ABORTED =
   'the transaction was aborted by an error that the function has caught: nothing was committed, and the key is free';
 const IN_SAVEPOINT =

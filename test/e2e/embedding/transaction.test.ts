@@ -201,6 +201,25 @@ describe('a handler with a transaction', () => {
     expect(await paid(key)).toBe(1);
   });
 
+  it.each(['ROLLBACK', 'COMMIT'])(
+    'can pay nothing on its client after a %s of its own, so that a retry pays nothing twice',
+    async (ending) => {
+      // A helper that has a transaction of its own, and tries again in another one.
+      const { post } = await application(async (idempotency) => {
+        await idempotency.transaction(async (client) => {
+          await client.query(ending);
+          await client.query('BEGIN');
+          await pay(client, idempotency.key);
+          await client.query('COMMIT');
+          return PAID;
+        });
+      });
+      const key = newKey();
+      for (let i = 0; i < 2; i++) await post(key);
+      expect(await paid(key)).toBe(0);
+    },
+  );
+
   it('frees the key if it answers without a transaction, which only a refusal may do', async () => {
     let status = 422;
     const { post } = await application(async (idempotency) =>
