@@ -218,6 +218,24 @@ describe('with a synchronous standby', async () => {
   });
 });
 
+it('a server that begins to wait for its standby while gateways run, a result that is only visible is not answered', async () => {
+  const { primary, standby } = await pair({ synchronous_standby_names: '' });
+  const store = await storeForTest(await newSchema(primary), SHORT);
+  const owner = await bring(store, 'executing');
+  await primary.set({ synchronous_standby_names: '*' });
+  await until(
+    async () =>
+      (await primary.admin.query(`SELECT FROM pg_stat_replication WHERE sync_state = 'sync'`)).rowCount,
+  );
+  standby.freeze();
+  const complete = failureOf(store.complete(owner, paid()));
+  await endWaits(primary, 'pg_terminate_backend');
+  expect(await complete).toMatchObject({ maybeWritten: true });
+  expect(await failureOf(store.peek(duplicateOf(owner)))).toBeInstanceOf(StoreUnavailable);
+  standby.thaw();
+  expect(await untilAnswered(() => store.peek(duplicateOf(owner)))).toEqual(replayOf(paid(), owner));
+});
+
 /** An address that leads to one server and then to another. */
 async function addressOf(server: PostgresServer) {
   const proxy = await startProxy(server.port);

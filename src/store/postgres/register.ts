@@ -95,14 +95,19 @@ export class PostgresRegister implements Register {
   }
 
   async read(id: RecordId, mustLast = false): Promise<Seen | undefined> {
-    if (mustLast && this.replicates) {
-      const reply = replyOf(await this.#command('read', id, {}));
-      return reply.done ? undefined : reply.held;
+    if (!mustLast || !this.replicates) {
+      const text = `SELECT record, (extract(epoch FROM expires_at - ${CLOCK}) * 1000)::float8, coalesce(leased_until > ${CLOCK}, false),
+          current_setting('synchronous_standby_names') <> ''
+        FROM ${this.schema}.records WHERE id = $1 AND ${IS_LIVE}`;
+      const [row] = await this.lanes.ask<[Buffer, number, boolean, boolean]>(text, [Buffer.from(id, 'hex')]);
+      if (!row) return undefined;
+      const [record, livesMs, isLeased, hasStandbys] = row;
+      // The server may have begun to wait for them since the last look at its settings.
+      this.#health.hasStandbys = hasStandbys;
+      if (!mustLast || !hasStandbys) return seenOf(record, livesMs, isLeased);
     }
-    const text = `SELECT record, (extract(epoch FROM expires_at - ${CLOCK}) * 1000)::float8, coalesce(leased_until > ${CLOCK}, false)
-      FROM ${this.schema}.records WHERE id = $1 AND ${IS_LIVE}`;
-    const [row] = await this.lanes.ask<[Buffer, number, boolean]>(text, [Buffer.from(id, 'hex')]);
-    return row && seenOf(...row);
+    const reply = replyOf(await this.#command('read', id, {}));
+    return reply.done ? undefined : reply.held;
   }
 
   async renew(id: RecordId, token: Token, leaseMs: number): Promise<'kept' | 'taken' | 'lost'> {
