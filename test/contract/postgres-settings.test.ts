@@ -6,7 +6,8 @@ import { expect, onTestFinished, test } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
 import type { PostgresOptions } from '../../src/store/postgres/health.ts';
 import { PostgresRegister } from '../../src/store/postgres/register.ts';
-import { newId, newRecord } from '../registers/records.ts';
+import type { Create } from '../../src/store/register.ts';
+import { creation, newId, newRecord } from '../registers/records.ts';
 import { emitTo } from '../support/emit.ts';
 import { startPostgres } from '../support/postgres-server.ts';
 import { until } from '../support/until.ts';
@@ -178,4 +179,21 @@ test('parsers that the application has replaced do not change what the store rea
 
 test('a server that ends while it starts fails its test at once, with its log', async () => {
   await expect(startPostgres({ wal_level: 'nonsense' })).rejects.toThrow(/did not start:\n.*nonsense/s);
+});
+
+test('a record whose expiry somebody has set to infinity is read and refused as it is, and hides no other from lists', async () => {
+  const register = await opened();
+  const [kept, other] = [newId(), newId()];
+  for (const id of [kept, other])
+    await register.create(id, creation(newRecord({ state: 'in_doubt' })) as Create);
+  await server.admin.query(
+    "UPDATE oncegate.records SET expires_at = 'infinity', due = 'infinity' WHERE id = $1",
+    [Buffer.from(kept, 'hex')],
+  );
+  const seen = { expiresInMs: Number.POSITIVE_INFINITY, record: { state: 'in_doubt' } };
+  expect(await register.read(kept)).toMatchObject(seen);
+  const again = await register.create(kept, creation(newRecord()) as Create);
+  expect(again).toMatchObject({ done: false, held: seen });
+  const { records } = await register.list({ open: true, limit: 10 });
+  expect(records.map(({ id }) => id)).toEqual(expect.arrayContaining([kept, other]));
 });

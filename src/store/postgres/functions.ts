@@ -1,7 +1,7 @@
 import { hash } from 'node:crypto';
 import { AUDIT_RETENTION_MS } from '../doubts.ts';
 import { STORE_FORMAT, VOID_TOKEN_MS } from '../types.ts';
-import { CLOCK, IS_LIVE, OTHER_SERVER, serverOf } from './tables.ts';
+import { CLOCK, IS_LIVE, leftMs, OTHER_SERVER, serverOf } from './tables.ts';
 
 /** A write that waits longer for the row of its key is refused: another transaction is writing it. */
 const LOCK_TIMEOUT_MS = 50;
@@ -106,7 +106,7 @@ BEGIN
         now := ${CLOCK};
         answer := 'refused';
         held := r.record;
-        lives_ms := extract(epoch FROM r.expires_at - now) * 1000;
+        lives_ms := ${leftMs('r.expires_at', 'now')};
         is_leased := coalesce(r.leased_until > now, false);
         must_last := must_last OR r.state <> 'executing';
         RETURN NEXT;
@@ -165,7 +165,7 @@ BEGIN
       END IF;
       IF answer = 'refused' AND r.revision IS NOT NULL THEN
         held := r.record;
-        lives_ms := extract(epoch FROM r.expires_at - now) * 1000;
+        lives_ms := ${leftMs('r.expires_at', 'now')};
         is_leased := coalesce(r.leased_until > now, false);
       END IF;
       IF answer = 'write' THEN

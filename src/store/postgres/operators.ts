@@ -5,7 +5,7 @@ import type { ResolutionCount } from '../doubts.ts';
 import type { Listed, OpenCount, Page, Register } from '../register.ts';
 import { UnknownCursor } from '../types.ts';
 import type { Lanes } from './lanes.ts';
-import { CLOCK, IS_LIVE } from './tables.ts';
+import { CLOCK, IS_LIVE, leftMs } from './tables.ts';
 
 /** The tables of a register. */
 interface Tables {
@@ -15,7 +15,7 @@ interface Tables {
 
 const HEAD = `encode(id, 'hex'), substring(record FROM 1 FOR ${HEAD_BYTES}),
   length(record),
-  (extract(epoch FROM expires_at - ${CLOCK}) * 1000)::float8, coalesce(leased_until > ${CLOCK}, false)`;
+  ${leftMs('expires_at')}, coalesce(leased_until > ${CLOCK}, false)`;
 
 /** In the order of the index of open records, or of the ids. */
 const SELECT = {

@@ -18,7 +18,7 @@ import { PostgresHealth, type PostgresOptions } from './health.ts';
 import { Lanes } from './lanes.ts';
 import { countOpen, idsOf, pageOf } from './operators.ts';
 import { Sweep } from './sweep.ts';
-import { CLOCK, IDENTITY, IS_LIVE } from './tables.ts';
+import { CLOCK, IDENTITY, IS_LIVE, leftMs } from './tables.ts';
 import { PostgresTransactions } from './transactions.ts';
 
 /**
@@ -96,7 +96,7 @@ export class PostgresRegister implements Register {
 
   async read(id: RecordId, mustLast = false): Promise<Seen | undefined> {
     if (!mustLast || !this.replicates) {
-      const text = `SELECT record, (extract(epoch FROM expires_at - ${CLOCK}) * 1000)::float8, coalesce(leased_until > ${CLOCK}, false),
+      const text = `SELECT record, ${leftMs('expires_at')}, coalesce(leased_until > ${CLOCK}, false),
           current_setting('synchronous_standby_names') <> ''
         FROM ${this.schema}.records WHERE id = $1 AND ${IS_LIVE}`;
       const [row] = await this.lanes.ask<[Buffer, number, boolean, boolean]>(text, [Buffer.from(id, 'hex')]);

@@ -3,6 +3,10 @@ import { STORE_FORMAT } from '../types.ts';
 /** The time of the server's clock. Not now(), which is when the transaction began, before it waited for a row. */
 export const CLOCK = 'clock_timestamp()';
 
+/** For how many milliseconds a row is still there. An expiry that a person has set to infinity cannot be subtracted from before PostgreSQL 17. */
+export const leftMs = (expiresAt: string, now = CLOCK): string =>
+  `((extract(epoch FROM ${expiresAt}) - extract(epoch FROM ${now})) * 1000)::float8`;
+
 /** A row holds a record that is there, in a statement on `records`. */
 export const IS_LIVE = `(state <> 'absent' AND expires_at > ${CLOCK})`;
 
