@@ -21,8 +21,10 @@ export type Where = readonly (readonly [name: string, value: string])[];
 
 type Answer = 'yes' | 'no' | 'unclear';
 
-/** Common frameworks run a request with this member under the method that it names. */
-const METHOD_MEMBER = '_method';
+/** Common frameworks run a request with one of these members under the method that it names. The second one is that of ASP.NET MVC. */
+const METHOD_MEMBERS = ['_method', 'x-http-method-override'];
+
+const namesMethod = (member: Member): boolean => METHOD_MEMBERS.some((name) => mayBeNamed(member, name));
 
 /** PHP ignores the members of a form or a query beyond this number, by default. */
 const MAX_MEMBERS = 1000;
@@ -33,9 +35,7 @@ const unclear = (reason: string): Members => ({ kind: 'unclear', reason });
 
 /** Whether a member of the query or a cookie may override the method. */
 export const overridesMethod = ({ rawHeaders }: IncomingMessage, query: string): boolean =>
-  [...membersOfForm(query), ...membersOfCookies(rawHeaders)].some((member) =>
-    mayBeNamed(member, METHOD_MEMBER),
-  );
+  [...membersOfForm(query), ...membersOfCookies(rawHeaders)].some(namesMethod);
 
 /** A type of bodies in which frameworks look for members. Some read a body without a type as a form. */
 const MAY_HAVE_MEMBERS = /form|multipart|json|text|^\s*$/i;
@@ -46,8 +46,11 @@ export function mayHaveMembers({ rawHeaders }: IncomingMessage): boolean {
   return types.length === 0 || types.some((type) => MAY_HAVE_MEMBERS.test(type));
 }
 
-/** `_method` as a whole word, or a name that PHP turns into it; or a name in a multipart body that readers put together from parts. */
-const OVERRIDE = /(?<![\w.-])[._[]method(?![\w-])|\bname(?:\*\d|\s*=\s*"?=\?)/i;
+/**
+ * One of {@link METHOD_MEMBERS} as a whole word, or a name that PHP turns into the first one; or a name in a multipart body that readers
+ * put together from parts.
+ */
+const OVERRIDE = /(?<![\w.-])(?:[._[]method|x-http-method-override)(?![\w-])|\bname(?:\*\d|\s*=\s*"?=\?)/i;
 
 /**
  * Why a member of the body may override the method. Looks for the word anywhere in the text, so that parsers need not agree on what
@@ -81,8 +84,7 @@ export function membersOf(req: IncomingMessage, query: string, body: Buffer | un
   if (inBody.kind === 'unclear') return inBody;
   const outside = [...membersOfForm(query), ...membersOfCookies(req.rawHeaders)];
   const members = outside.length === 0 ? inBody.members : [...outside, ...inBody.members];
-  if (members.some((member) => mayBeNamed(member, METHOD_MEMBER)))
-    return unclear('a member may override the method');
+  if (members.some(namesMethod)) return unclear('a member may override the method');
   return { kind: 'members', members };
 }
 

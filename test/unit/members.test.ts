@@ -92,7 +92,7 @@ describe('a body is unclear', () => {
     );
   });
 
-  test.each(['_method', '_METHOD', ' _method', '_method\0x', '_method '])(
+  test.each(['_method', '_METHOD', ' _method', '_method\0x', '_method ', 'X-HTTP-Method-Override'])(
     'with the member %j, which overrides the method',
     (name) => {
       const encoded = encodeURIComponent(name);

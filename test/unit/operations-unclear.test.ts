@@ -69,7 +69,11 @@ describe('a request is unclear if two readers could take it for different operat
       declare('create', { method: 'POST', path: '/v1/payments' }),
       declare('cancel', { method: 'DELETE', path: '/v1/payments' }, 'required'),
     ]);
-    for (const query of ['_method=DELETE', 'a=1&%5fmethod=delete', '+_METHOD=DELETE', 'a;_method=DELETE'])
+    for (const query of [
+      ...['_method=DELETE', 'a=1&%5fmethod=delete', '+_METHOD=DELETE', 'a;_method=DELETE'],
+      // ASP.NET MVC looks for the header's name in the form and in the query too.
+      ...['X-HTTP-Method-Override=DELETE', 'a=1&x-http%2Dmethod-override=PUT'],
+    ])
       expectUnclear(operations, { url: `/v1/payments?${query}` }, { unclear: byMethod, keyRequired: true });
     for (const shape of [{ fields: { Cookie: 'a=1; _Method=DELETE' } }, { url: '/v1/payments?.method=PUT' }])
       expect(identify(operations, { url: '/v1/payments', ...shape }).unclear).toContain('method');
@@ -95,7 +99,16 @@ describe('a method in the body', () => {
     ...['_method=DELETE', 'a=1&_METHOD=x', '%5fmethod=x', '+_method=x', '.method=x', 'a;[method=x'].map(
       (body) => ({ type: FORM, body }),
     ),
-    ...['name="_method"', 'name=_method', 'name="\\_me\\thod"', "name*=utf-8''%5Fmethod"].map((name) => ({
+    ...['X-HTTP-Method-Override=DELETE', 'a=1&x-http%2dmethod-override=x'].map((body) => ({
+      ...{ type: FORM, body },
+    })),
+    ...[
+      'name="x-http-method-override"',
+      'name="_method"',
+      'name=_method',
+      'name="\\_me\\thod"',
+      "name*=utf-8''%5Fmethod",
+    ].map((name) => ({
       ...{ type: PARTS, body: part(name) },
     })),
     ...['name*0="_me"; name*1="thod"', 'name="=?utf-8?Q?=5Fmethod?="'].map((name) => ({

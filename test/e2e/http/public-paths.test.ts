@@ -145,6 +145,7 @@ describe('a request needs a secret key if', () => {
       ['it has more segments', 'POST /callbacks/first/second'],
       ['it has fewer segments', 'POST /callbacks'],
       ['its query overrides the method', 'POST /callbacks/first?_method=DELETE'],
+      ['its query overrides it as in ASP.NET', 'POST /callbacks/first?X-HTTP-Method-Override=DELETE'],
     ];
     await eachRowInTurn(others, async ([, line]) => expectRefused(head(line, 'Content-Length: 0')));
   });
@@ -164,6 +165,7 @@ describe('the body of a public request', () => {
   it('may not override the method', async () => {
     const bodies: [fields: string[], body: string][] = [
       [FORM, 'a=1&_method=DELETE'],
+      [FORM, 'a=1&X-HTTP-Method-Override=DELETE'],
       [typed('application/json'), '{"_method":"DELETE"}'],
       [[], '_method=DELETE'],
       [[...typed(''), ...typed('image/png')], '_method=DELETE'],
