@@ -3,7 +3,7 @@ import type { ClientTls } from '../lib/certificate.ts';
 import { afterReading, type Clock } from '../lib/clock.ts';
 import type { Exchange } from '../lib/exchange.ts';
 import { hasField, valuesOf } from '../requests/fields.ts';
-import { endToEndHeaders } from './headers.ts';
+import { endToEndHeaders, mayLeaveBody } from './headers.ts';
 import { OversizeBody, OversizeStreams, StreamCut } from './oversize.ts';
 import type { UpstreamOptions } from './upstream-options.ts';
 
@@ -122,6 +122,7 @@ export class Executor {
             method: request.method as Dispatcher.HttpMethod,
             headers: request.headers,
             body: request.body,
+            ...(request.body.length > 0 && mayLeaveBody(request.method) && { reset: true }),
           },
           reader,
         );

@@ -123,6 +123,12 @@ export function forwardedHeaders(headers: RawHeaders, forwarding: Forwarding): s
 const isReplaced = (name: string, { keepState }: TraceContext): boolean =>
   name === 'traceparent' || (name === 'tracestate' && !keepState);
 
+/**
+ * Whether an old backend may leave the body of such a request unread, and then read it as the next request: past the gateway, in
+ * anybody's name. So this must be the last request of its connection, and say so.
+ */
+export const mayLeaveBody = (method = ''): boolean => !['POST', 'PUT', 'PATCH'].includes(method);
+
 /** The fields of a response for the merchant: without the hop-by-hop fields, in their order and case. */
 export function endToEndHeaders(headers: RawHeaders): string[] {
   const nominated = nominatedIn(headers);

@@ -4,7 +4,7 @@ import https from 'node:https';
 import type { Socket } from 'node:net';
 import { createProxyMiddleware, type Plugin } from 'http-proxy-middleware';
 import type { ClientTls } from '../lib/certificate.ts';
-import { contextOf } from '../lib/context.ts';
+import { contextOf, hasBody } from '../lib/context.ts';
 import {
   type Problem,
   problem,
@@ -13,7 +13,7 @@ import {
   sendProblemOnSocket,
   sendProblemOrCut,
 } from '../lib/problem.ts';
-import type { RawHeaders } from './headers.ts';
+import { mayLeaveBody, type RawHeaders } from './headers.ts';
 import { answer, incomplete, refuseAnswer, setRequestId } from './passthrough-answer.ts';
 import type { UpstreamOptions } from './upstream-options.ts';
 
@@ -104,11 +104,18 @@ export function createPassthrough(options: PassthroughOptions): Passthrough {
   };
 }
 
-/** Node decodes the body and does not forward its framing. These fields make Node frame it again in the same way. */
+/**
+ * Node decodes the body and does not forward its framing. These fields make Node frame it again in the same way.
+ * http-proxy-middleware closes the connection after chunks.
+ */
 function framing(req: IncomingMessage): http.IncomingHttpHeaders {
   const length = req.headers['content-length'];
   if (req.headers['transfer-encoding'] !== undefined) return { 'transfer-encoding': 'chunked' };
-  return length === undefined ? {} : { 'content-length': length };
+  if (length === undefined) return {};
+  return {
+    'content-length': length,
+    ...(hasBody(req) && mayLeaveBody(req.method) && { connection: 'close' }),
+  };
 }
 
 function toObject(headers: RawHeaders): http.IncomingHttpHeaders {

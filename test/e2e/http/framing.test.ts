@@ -1,9 +1,10 @@
 import { randomUUID } from 'node:crypto';
 import { describe, expect, test } from 'vitest';
+import { rawBackend } from '../../support/backend.ts';
 import { Authority } from '../../support/certificates.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { expectNothingSent } from '../../support/nothing-sent.ts';
-import { nothingOpen, type Stack, stackForFile } from '../../support/stack.ts';
+import { nothingOpen, type Stack, stackForFile, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 import { ALPHA, ask, chunk, codeOf, head, LAST_CHUNK, payoutOf, request, Wire } from '../../support/wire.ts';
 
@@ -160,6 +161,34 @@ test('the bytes after a body are the next request, and must be authenticated', a
   });
   for (const method of ['GET', 'POST'])
     expect(stack.sandbox.requests.ofPath(`${method} /v3/smuggled`)).toBe(0);
+});
+
+test('a body that the backend does not expect is the last thing that it reads on its connection', async () => {
+  const got: string[] = [];
+  // Ignores bodies, as old servers do those of GET and DELETE, and ends a connection when it is asked to.
+  const url = await rawBackend((socket) => {
+    let bytes = '';
+    socket.on('data', (more) => {
+      bytes += more;
+      for (let end = bytes.indexOf('\r\n\r\n'); end >= 0; end = bytes.indexOf('\r\n\r\n')) {
+        const answered = bytes.slice(0, end);
+        bytes = bytes.slice(end + 4);
+        got.push(answered.split(' HTTP/')[0] ?? '');
+        socket.write('HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok');
+        if (!/^connection: close$/im.test(answered)) continue;
+        socket.removeAllListeners('data').resume().end();
+        return;
+      }
+    });
+  });
+  const { port } = await stackForTest({ upstream: { url } });
+  const lines = ['GET /v3/streamed', 'OPTIONS /v3/streamed', 'GET /v2/get_balance', 'DELETE /v3/executed'];
+  for (const line of lines) {
+    const fields = line.startsWith('DELETE') ? [ALPHA, `Idempotency-Key: ${randomUUID()}`] : [ALPHA];
+    const answer = await ask(port, request(line, fields, SMUGGLED));
+    expect([answer.status, answer.body.toString()]).toEqual([200, 'ok']);
+  }
+  expect(got).toEqual(lines);
 });
 
 test('trailers do not become headers, and are not forwarded', async () => {
