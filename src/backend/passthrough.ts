@@ -146,6 +146,11 @@ function timersAndAnswers(options: PassthroughOptions): Plugin {
       // If the body was read, the request has ended, and piping it only ends this one.
       const { body } = contextOf(req);
       if (body && body.length > 0) proxyReq.write(body);
+      // Some servers send the body that such a response only announces. Node would take it for the response to the next request.
+      proxyReq.once('response', (proxyRes) => {
+        const isBodiless = proxyReq.method === 'HEAD' || [204, 304].includes(proxyRes.statusCode ?? 0);
+        if (isBodiless && hasBody(proxyRes)) proxyReq.shouldKeepAlive = false;
+      });
       // A backend may upgrade a request that did not ask for it. Without this listener the merchant would get no answer.
       proxyReq.once('upgrade', (_res, backend) => {
         backend.destroy();

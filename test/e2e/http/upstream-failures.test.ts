@@ -6,8 +6,8 @@ import { backendForFile, NOT_LISTENING, openBlackHole, rawBackend } from '../../
 import { withdraw } from '../../support/client.ts';
 import { freePort } from '../../support/free-port.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { openSandbox, type Stack, stackForFile, stackForTest } from '../../support/stack.ts';
-import { ALPHA, ask, codeOf, HANDSHAKE, head, payoutOf, request, Wire } from '../../support/wire.ts';
+import { nothingOpen, openSandbox, type Stack, stackForFile, stackForTest } from '../../support/stack.ts';
+import { ALPHA, ask, BRAVO, codeOf, HANDSHAKE, head, payoutOf, request, Wire } from '../../support/wire.ts';
 
 const RESPONSE_TIMEOUT_MS = 1000;
 
@@ -113,6 +113,32 @@ describe('a backend that', () => {
       expect((await ask(behind.port, bytes())).status).toBe(200);
       const answer = await ask(behind.port, bytes());
       expect([way, answer.status, codeOf(answer), requests]).toEqual([way, 502, 'outcome_unknown', 2]);
+    }
+  });
+
+  test('sends a body where there is none: it is not the response to the next request', async () => {
+    const rows = [
+      ['HEAD /v3/export', '200 OK', 'Content-Length: 42'],
+      ['HEAD /v3/export', '200 OK', 'Transfer-Encoding: chunked'],
+      ['GET /v3/export', '204 No Content', 'Content-Length: 42'],
+      ['GET /v3/export', '304 Not Modified', 'Transfer-Encoding: chunked'],
+    ] as const;
+    for (const [line, status, field] of rows) {
+      const answered = new Set<Socket>();
+      reply = (socket) => {
+        const isFirst = answered.size === 0;
+        // The body of the first response is late: it comes with the next request of that connection.
+        if (answered.has(socket)) socket.write('HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nEVIL');
+        answered.add(socket);
+        socket.write(`HTTP/1.1 ${isFirst ? `${status}\r\n${field}` : '200 OK\r\nContent-Length: 4'}\r\n\r\n`);
+        if (!isFirst) socket.write('MINE');
+      };
+      const wire = await Wire.open(behind.port);
+      wire.write(head(line, ALPHA));
+      await wire.hears('\r\n\r\n');
+      await nothingOpen(behind);
+      const next = await ask(behind.port, head('GET /v3/mine', BRAVO));
+      expect([line, field, next.body.toString()]).toEqual([line, field, 'MINE']);
     }
   });
 
