@@ -22,6 +22,8 @@ const AS_DECODED = [
   { reason: 'an empty segment', found: /\/(?:;|:[:$])[^/]*\// },
   // Windows ignores spaces after a file name, and takes what follows a colon for the name of an NTFS stream.
   { reason: 'a dot segment', found: /\/\s*\.{1,2}\s*(?:[/;:?#]|$)/ },
+  // Also where an application does not keep sessions in paths, and within a name: /v1/in/(S(x))dex.php is /v1/index.php.
+  { reason: 'a session id that ASP.NET removes', found: /\/\((?:[a-z]\([^)/]*\))+\)/i },
   { reason: 'a character encoded twice', found: /%(?:[0-9a-f]{2}|u[0-9a-f]{4})/i },
 ];
 

@@ -29,6 +29,10 @@ describe('an ambiguous target', () => {
     ['/x/%EF%BC%8E%EF%BC%8E/v1', 'a dot segment'],
     // A fullwidth semicolon after the dots.
     ['/x/..%EF%BC%9Bx/v1', 'a dot segment'],
+    // ASP.NET takes session ids out of a path: all of these are /v1/index.php to it.
+    ['/(S(x))/v1/index.php', 'ASP.NET removes'],
+    ['/v1/%28A(x)S(y)F())/index.php', 'ASP.NET removes'],
+    ['/v1/in/(S((;x))dex.php', 'ASP.NET removes'],
     ['/v1\\index.php', 'a backslash'],
     ['/v1%2findex.php', 'an encoded slash'],
     ['/v1%5cindex.php', 'an encoded slash, backslash'],
@@ -72,6 +76,7 @@ describe('an ambiguous target', () => {
     // An e with a combining accent, one half, an ellipsis inside a name, a Kelvin sign.
     '/cafe%CC%81/%C2%BD/a%E2%80%A6b/%E2%84%AA',
     '/100%25/50%25x',
+    "/odata/Orders(5)/Customers('S(x)')/(x)/f(S(x))",
     '/v1/index.php?next=//evil.test/../x%2f%00\\',
     '/a.b/..c/.well-known/...',
     '/%20/%41/~user/@x:y,z;p=1',
