@@ -170,7 +170,7 @@ export class Recording {
     };
     // Nothing is sent before the response is stored. A handler may wait for the callback.
     const drop = (...args: unknown[]) => {
-      const { callback } = bodyArguments(args);
+      const callback = callbackOf(args);
       if (callback) process.nextTick(callback);
     };
     Object.assign(held, { writeEarlyHints: drop, writeProcessing: drop });
@@ -190,7 +190,7 @@ export class Recording {
 
   #write(...args: unknown[]): boolean {
     const { chunk, callback } = bodyArguments(args);
-    if (chunk === undefined) throw new TypeError('a chunk must be a string, a Buffer or a Uint8Array');
+    if (chunk === undefined) throw new TypeError(NO_BYTES);
     if (this.#isHandlerDone) {
       callback?.(Object.assign(new Error('write after end'), { code: 'ERR_STREAM_WRITE_AFTER_END' }));
       return false;
@@ -299,14 +299,21 @@ const sizeOf = (headers: readonly string[]): number =>
 
 /** The arguments of `write` and `end`: (chunk?, encoding?, callback?). */
 function bodyArguments(args: unknown[]) {
-  const callback = args.find((arg) => typeof arg === 'function') as ((error?: Error) => void) | undefined;
   const [chunk, encoding] = args.filter((arg) => typeof arg !== 'function');
-  return { callback, chunk: bytesOf(chunk, encoding) };
+  return { callback: callbackOf(args), chunk: bytesOf(chunk, encoding) };
 }
+
+const callbackOf = (args: unknown[]) =>
+  args.find((arg) => typeof arg === 'function') as ((error?: Error) => void) | undefined;
+
+const NO_BYTES = 'a chunk must be a string, a Buffer or a Uint8Array';
 
 function bytesOf(chunk: unknown, encoding: unknown): Buffer | undefined {
   if (typeof chunk === 'string')
     return Buffer.from(chunk, (encoding as BufferEncoding | undefined) ?? 'utf8');
   // A copy: the handler may use its buffer again.
-  return chunk instanceof Uint8Array ? Buffer.from(chunk) : undefined;
+  if (chunk instanceof Uint8Array) return Buffer.from(chunk);
+  // As Node does. An empty result would be stored otherwise.
+  if (chunk) throw new TypeError(NO_BYTES);
+  return undefined;
 }

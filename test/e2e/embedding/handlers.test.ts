@@ -174,6 +174,7 @@ describe.each(expressVersions)('idempotency() with the parsers, errors and respo
       (_req, res) => res.writeHead(201, { 'Content-Length': 30 }).end('{"paid":'),
       502,
     ],
+    'it ends with what is no chunk': [(_req, res) => res.status(201).end(['paid']), 500],
     'it writes more than its Content-Length': [
       (_req, res) => res.status(201).set('Content-Length', '4').end('payé'),
       502,
