@@ -6,6 +6,7 @@ import type { configSchema } from '../config/schema.ts';
 import { RunningGateway } from '../gateway/gateway.ts';
 import { systemClock } from '../lib/clock.ts';
 import { createLogger, type Logger } from '../telemetry/logger.ts';
+import { isBodyTaken } from './parsed-body.ts';
 import type { Health } from './stores.ts';
 
 /**
@@ -45,7 +46,7 @@ export interface GatewayOptions {
 /** The gateway that {@link createGateway} resolves to. */
 export interface Gateway {
   /**
-   * The whole gateway as an Express application, to mount in a larger one. Then the server of the larger one has to do what
+   * The whole gateway as an Express application, to mount in a larger one, before body parsers. Then the server of the larger one has to do what
    * `listen` would do; see docs/embedding.md.
    */
   readonly app: (req: IncomingMessage, res: ServerResponse, next?: (error?: unknown) => void) => void;
@@ -82,7 +83,11 @@ export async function createGateway(config: GatewayConfig, options: GatewayOptio
   const { emit, readiness } = gateway;
   for (const warning of await readiness.warnings()) emit('attention', { warning });
   return {
-    app: express().use((req, res) => gateway.app.handle(req, res)),
+    app: express().use((req, res, next) => {
+      // The backend would get the rest of it, or the request no answer.
+      if (isBodyTaken(req)) next(new Error(BODY_TAKEN));
+      else gateway.app.handle(req, res);
+    }),
     listen: async () => {
       const ports = await gateway.listen();
       emit('listening', ports);
@@ -93,3 +98,6 @@ export async function createGateway(config: GatewayConfig, options: GatewayOptio
     close: () => gateway.shutdown(),
   };
 }
+
+const BODY_TAKEN =
+  'another middleware has read the body, or reads it: mount the app of createGateway() before it, and before body parsers';

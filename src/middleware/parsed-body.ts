@@ -2,6 +2,7 @@ import type { IncomingMessage } from 'node:http';
 import { hasBody } from '../lib/context.ts';
 import type { Problem } from '../lib/problem.ts';
 import { type BodyLimits, lateBody, tooLargeBody } from '../requests/body.ts';
+import { executionOf } from './handler-request.ts';
 
 /** The application that uses the middleware bounds how many requests it takes. */
 type Limits = Omit<BodyLimits, 'budget'>;
@@ -45,6 +46,11 @@ export async function bodyOf(req: ParsedRequest, limits: Limits): Promise<FoundB
     );
   return { bytes: Buffer.from(plainJson(body)), isRaw: false };
 }
+
+/** Whether another middleware has read a part of the body, or reads it. `idempotency` puts back what it has read. */
+export const isBodyTaken = (req: IncomingMessage): boolean =>
+  hasBody(req) &&
+  (req.readableEnded || req.listenerCount('data') > 0 || (req.readableDidRead && !executionOf(req)));
 
 /** Body parsers decompress, also what they hand to `verify`, and leave the header field as it was. */
 const hasContentCoding = ({ headers }: IncomingMessage): boolean =>

@@ -1,7 +1,7 @@
 import { existsSync, statfsSync, statSync, writeFileSync } from 'node:fs';
 import type { RequestListener } from 'node:http';
 import { join } from 'node:path';
-import express from 'express';
+import express, { type ErrorRequestHandler } from 'express';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import {
   bearerAuth,
@@ -19,7 +19,7 @@ import { Scrape } from '../../support/metrics.ts';
 import { emptied, startRedis } from '../../support/redis-server.ts';
 import { openSandbox } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
-import { codeOf, head, Wire } from '../../support/wire.ts';
+import { ALPHA, codeOf, head, Wire } from '../../support/wire.ts';
 import { embed } from './embedded.ts';
 
 describe('bearerAuth()', () => {
@@ -124,6 +124,7 @@ it('all handlers with the same metrics show the store once: its doubts, its size
 });
 
 describe('createGateway()', () => {
+  const PAYOUT = '{"action":"withdraw","amount":10,"bank_code":"058","account_number":"0123456789"}';
   async function open() {
     const sandbox = await openSandbox();
     const config = testConfig(temporaryFolder(), sandbox.url);
@@ -139,7 +140,7 @@ describe('createGateway()', () => {
         'content-type': 'application/json',
         'idempotency-key': 'k-1',
       },
-      body: '{"action":"withdraw","amount":10,"bank_code":"058","account_number":"0123456789"}',
+      body: PAYOUT,
     });
 
   it('is the whole gateway: it listens, serves the admin port, and closes', async () => {
@@ -170,6 +171,40 @@ describe('createGateway()', () => {
     const refused = await send(url, { path: '/pay/v2/get_balance' });
     expect([refused.status, codeOf(refused)]).toEqual([401, 'missing_credentials']);
     expect(sandbox.ledger.payouts()).toBe(1);
+  });
+
+  it('sends nothing of a body that a middleware in front has read or reads', async () => {
+    const { sandbox, gateway } = await open();
+    onTestFinished(() => gateway.close());
+    const hasRead = Promise.withResolvers<void>();
+    const url = await httpBackend(
+      express()
+        .use('/parsed', express.json(), gateway.app)
+        .use('/watched', (req, _res, next) => {
+          req.once('data', () => {
+            hasRead.resolve();
+            next();
+          });
+        })
+        .use('/watched', gateway.app)
+        .use(((error, _req, res, _next) => {
+          res.status(500).send((error as Error).message);
+        }) satisfies ErrorRequestHandler) as RequestListener,
+    );
+    // What is still to come would be a payout.
+    const [begin, rest] = [' '.repeat(100), PAYOUT];
+    const wire = await Wire.open(Number(new URL(url).port));
+    const fields = [ALPHA, 'Content-Type: application/json', 'Idempotency-Key: k-2'];
+    const length = `Content-Length: ${begin.length + rest.length}`;
+    wire.write(head('POST /watched/v1/index.php', ...fields, length) + begin);
+    await hasRead.promise;
+    expect((await wire.write(rest).answer()).status).toBe(500);
+    const refused = await pay(url, '/parsed/v1/index.php');
+    expect([refused.status, refused.body.toString()]).toEqual([
+      500,
+      expect.stringMatching(/has read the body/),
+    ]);
+    expect(sandbox.ledger.payouts()).toBe(0);
   });
 
   it('starts no key when its store was emptied, also where it is mounted, with a store.identityFile', async () => {
