@@ -143,7 +143,12 @@ export function forward(options: ForwardOptions): ForwardHandler {
     };
     const slot = slots.tryTake() ?? (await slots.take(execution ? undefined : disconnectSignalOf(res)));
     if (!slot) return undefined;
-    const exchange = await executor.send(request, execution ? { maySend: () => execution.maySend() } : {});
+    const maySend = () => {
+      const may = execution?.maySend() ?? true;
+      if (may) execution?.sends();
+      return may;
+    };
+    const exchange = await executor.send(request, execution ? { maySend } : {});
     releaseAfter(slot, exchange);
     return exchange;
   };

@@ -134,6 +134,8 @@ export interface HandlerExecution {
   /** Headers that may carry the key. */
   readonly keyHeaders: readonly string[];
   maySend(): boolean;
+  /** The request is about to be sent: from here on only {@link conclude} tells what became of it. */
+  sends(): void;
   /** The bytes of the request's body, unless a parser has read them and only its result is there. */
   readonly rawBody: Buffer | undefined;
   /** Only what a transaction commits counts: see the option `transactional`. */

@@ -268,6 +268,7 @@ class Handlers {
       executions.set(req, {
         keyHeaders: this.#policy.headers,
         maySend: mayStillSend,
+        sends: () => recording.sends(),
         rawBody,
         isTransactional: transaction !== undefined,
         conclude: (exchange) => recording.conclude(exchange),

@@ -48,6 +48,7 @@ export class Recording {
   /** Stands for an oversize response, until it has been sent. */
   #oversize: Readable | undefined;
   #said: Said = 'nothing';
+  #isSending = false;
 
   constructor(res: ServerResponse, options: RecordingOptions, done: (exchange: Exchange) => void) {
     this.#res = res;
@@ -87,6 +88,14 @@ export class Recording {
     return { status, headers, body };
   }
 
+  /**
+   * The handler sends the request to a backend, and will {@link conclude}. If another middleware answers before, that answer says
+   * nothing of what the backend does.
+   */
+  sends(): void {
+    this.#isSending = true;
+  }
+
   /** Ends the recording with the result of a handler that writes no response. A middleware before it may have said `unknown`. */
   conclude(exchange: Exchange): void {
     if (this.#isDone && exchange.kind === 'oversize') exchange.body.destroy();
@@ -105,6 +114,10 @@ export class Recording {
     if (this.#isDone) throw new Error('the response has ended: what became of the key is decided');
     // Once a handler has said `unknown`, nothing that it says later counts.
     if (this.#said !== 'unknown') this.#said = said;
+  }
+
+  get #answerSays(): Said {
+    return this.#isSending ? 'unknown' : this.#said;
   }
 
   /** Makes the object the real response again. */
@@ -220,7 +233,7 @@ export class Recording {
     const response = { status, headers: this.#headers(), body };
     // Of an answer that it passes on, the handler may have got only a part. A client could read no such response.
     const [length = body.length] = isBodiless ? [] : valuesOf(response.headers, 'content-length');
-    if (Number(length) === body.length) this.#end({ kind: 'complete', response, said: this.#said });
+    if (Number(length) === body.length) this.#end({ kind: 'complete', response, said: this.#answerSays });
     else {
       const reason = `the handler wrote ${body.length} bytes, and its Content-Length is ${length}`;
       this.#end({ kind: 'unknown', reason, timedOut: false });
@@ -243,7 +256,7 @@ export class Recording {
     if (this.#bytes + sizeOf(headers) <= this.#options.maxBytes) return true;
     this.#oversize = new Readable({ read() {} });
     const status = this.#status;
-    this.#end({ kind: 'oversize', status, headers, body: this.#oversize, said: this.#said });
+    this.#end({ kind: 'oversize', status, headers, body: this.#oversize, said: this.#answerSays });
     return false;
   }
 

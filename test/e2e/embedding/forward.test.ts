@@ -118,6 +118,35 @@ describe('forward() behind idempotency()', () => {
     }
   });
 
+  it('leaves the key in doubt after a middleware that answers while the request is sent, whatever it says', async () => {
+    const sent: (() => void)[] = [];
+    const upstream = await httpBackend((_req, res) => {
+      // It answers after the middleware.
+      sent.at(-1)?.();
+      setImmediate(() => res.writeHead(201, { 'content-length': 0 }).end());
+    });
+    const toBackend = forward({ upstream });
+    onTestFinished(() => toBackend.close());
+    const { post } = await embed((to, protect) => {
+      to.use(protect, (req, res, next) => {
+        sent.push(() => {
+          if (req.path === '/released') req.idempotency?.release();
+          res.status(req.path === '/released' ? 503 : 429).end();
+        });
+        next();
+      });
+      to.use(toBackend);
+    });
+    for (const [path, status] of [
+      ['/released', 503],
+      ['/limited', 429],
+    ] as const) {
+      expect((await post(path, { path })).status).toBe(status);
+      expect(codeOf(await post(path, { path }))).toBe('outcome_unknown');
+    }
+    expect(sent).toHaveLength(2);
+  });
+
   it('sends the key that a middleware in front has set, by which the backend knows a retry', async () => {
     const paid: unknown[] = [];
     const upstream = await httpBackend((req, res) => {
