@@ -5,7 +5,7 @@ import { describe, expect, it } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
 import { bootId } from '../../src/store/sqlite/running-time.ts';
 import { duplicateOf, newRequest } from '../support/requests.ts';
-import { openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
+import { openSqlite, query, RemoteStore, storeFolder } from '../support/sqlite-files.ts';
 import { bring } from './states.ts';
 
 const HOUR_MS = 3_600_000;
@@ -131,6 +131,38 @@ describe('on a system without a boot id', () => {
     const store = await open();
     await expect(open()).rejects.toThrow('another process uses it');
     expect(await store.start(newRequest())).toEqual({ kind: 'started' });
+    await store.close();
+    expect(await (await open()).start(newRequest())).toEqual({ kind: 'started' });
+  });
+});
+
+describe('while a process uses the store', () => {
+  it('one that sees another boot id, or none, is refused, and takes no living owner for dead', async () => {
+    const { host, open } = setUp();
+    const store = await open();
+    const owner = await bring(store, 'executing');
+    for (const change of [() => host.boots('second', host.monotonicMs), host.removesBootId]) {
+      change();
+      await expect(open()).rejects.toThrow('another process uses it');
+      expect(await store.peek(owner)).toEqual({ kind: 'in_flight' });
+    }
+    // Those that see the same one are not.
+    host.boots('first', host.monotonicMs);
+    expect(await (await open()).peek(owner)).toEqual({ kind: 'in_flight' });
+  });
+
+  it('all that open it at once after a boot are let in', async () => {
+    const path = storeFolder();
+    const opening = Array.from({ length: 6 }, () => RemoteStore.open(path));
+    for (const store of await Promise.all(opening)) expect(await store.answer('refusing')).toBeNull();
+  });
+
+  it('without a boot id, one that sees it is refused', async () => {
+    const { host, open } = setUp();
+    host.removesBootId();
+    const store = await open();
+    host.boots('first', host.monotonicMs);
+    await expect(open()).rejects.toThrow('another process uses it');
     await store.close();
     expect(await (await open()).start(newRequest())).toEqual({ kind: 'started' });
   });

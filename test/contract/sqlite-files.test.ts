@@ -1,4 +1,4 @@
-import { cpSync, readdirSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { chownSync, cpSync, readdirSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { describe, expect, it, onTestFinished } from 'vitest';
@@ -17,9 +17,21 @@ describe('the files of the SQLite store', () => {
     await bring(await openSqlite(path), 'executing');
     expect(modeOf(path)).toBe('700');
     const names = readdirSync(path).toSorted();
-    expect(names).toEqual(['records.db', 'records.db-shm', 'records.db-wal']);
+    expect(names).toEqual(['records.db', 'records.db-lock', 'records.db-shm', 'records.db-wal']);
     for (const name of names) expect(modeOf(join(path, name))).toBe('600');
   });
+
+  it.runIf(process.getuid?.() === 0)(
+    'that a command of root makes belong to the owner of the database',
+    async () => {
+      const path = storeFolder();
+      writeFileSync(join(path, 'records.db'), '');
+      chownSync(join(path, 'records.db'), 4711, 4712);
+      await bring(await openSqlite(path), 'executing');
+      const owners = readdirSync(path).map((name) => statSync(join(path, name)));
+      expect(owners.map(({ uid, gid }) => [uid, gid])).toEqual(Array(4).fill([4711, 4712]));
+    },
+  );
 
   it('cannot be made if a file has the name of the folder, or in a folder that accepts none; the error names the path', async () => {
     const file = join(storeFolder(), 'file');
@@ -48,7 +60,8 @@ describe('the files of the SQLite store', () => {
     const path = storeFolder();
     writeFileSync(join(path, 'records.db'), Buffer.alloc(8192, 'x'));
     await expect(openSqlite(path)).rejects.toThrow('not a database');
-    expect(readdirSync(path)).toEqual(['records.db']);
+    expect(readdirSync(path)).toEqual(['records.db', 'records.db-lock']);
+    expect(statSync(join(path, 'records.db')).size).toBe(8192);
   });
 
   it('of another application are refused', async () => {

@@ -58,13 +58,13 @@ it('while four processes open and close the store and another one reads it, no p
   await load.expectKept(path);
 });
 
-it('the last process to close leaves one file, and the next process finds every record', async () => {
+it('the last process to close leaves the database and its lock file, and the next process finds every record', async () => {
   const path = storeFolder();
   const stores = [await openSqlite(path), await openSqlite(path)];
   const request = newRequest();
   expect(await stores[0]?.start(request)).toEqual({ kind: 'started' });
   for (const store of stores) await store.close();
-  expect(readdirSync(path)).toEqual(['records.db']);
+  expect(readdirSync(path)).toEqual(['records.db', 'records.db-lock']);
   expect(await (await openSqlite(path)).peek(request)).toEqual({ kind: 'in_flight' });
   expectIntact(path);
 });

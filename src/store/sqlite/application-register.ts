@@ -3,11 +3,11 @@ import type { RecordId } from '../../lib/brands.ts';
 import { messageOf } from '../../lib/files.ts';
 import type { Create, Replace, Reply } from '../register.ts';
 import { StoreUnavailable } from '../types.ts';
-import { ApplicationWriter, tablesIn } from './application-writer.ts';
+import { ApplicationWriter, hasTables, tablesIn } from './application-writer.ts';
 import { valuesOfWrite } from './changes.ts';
 import { type Tables, unavailable } from './database.ts';
-import { bootId } from './running-time.ts';
-import { lockOut, SqliteRegister } from './sqlite-register.ts';
+import { bootId, lockClock } from './running-time.ts';
+import { SqliteRegister } from './sqlite-register.ts';
 import type { SqliteRegisterOptions } from './writer.ts';
 
 export type ApplicationDatabase = DatabaseSync;
@@ -45,9 +45,12 @@ export class ApplicationRegister extends SqliteRegister {
       if (isOwn) database.open();
       const file = database.location();
       if (file === null) throw new Error('it is no file, so its records would be gone after a restart');
+      // Before the lock, which would leave a file beside it.
+      if (isOwn && !hasTables(database))
+        throw new Error('no application keeps its keys there: it has no table oncegate_store');
       const boot = bootId(options.bootIdFile);
-      if (!boot) lock = lockOut(file);
-      const writer = await ApplicationWriter.open(database, { ...options, file, boot, makesTables: !isOwn });
+      lock = lockClock(file, boot);
+      const writer = await ApplicationWriter.open(database, { ...options, file, boot });
       return new ApplicationRegister(options, file, tablesIn(database, isOwn), writer, lock);
     } catch (error) {
       lock?.close();
@@ -65,7 +68,7 @@ export class ApplicationRegister extends SqliteRegister {
     file: string,
     tables: Tables,
     writer: ApplicationWriter,
-    lock: DatabaseSync | undefined,
+    lock: DatabaseSync,
   ) {
     super(options, file, tables, writer, lock);
     this.#writer = writer;

@@ -42,15 +42,13 @@ export const tablesIn = (database: DatabaseSync, isOwn = false): Tables => ({
   },
 });
 
+export const hasTables = (database: DatabaseSync): boolean =>
+  database.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'oncegate_store'").get() !== undefined;
+
 /** The shortest and the longest pause between two attempts to begin a transaction. See writer-thread.ts. */
 const [SHORTEST_WAIT_MS, LONGEST_WAIT_MS] = [1, 3];
 /** Opening may take this long, because another process may be opening the same database. */
 const OPEN_WITHIN_MS = 10_000;
-
-type ApplicationWriterOptions = WriterOptions & {
-  /** Whether it makes the tables if they are missing. */
-  makesTables: boolean;
-};
 
 /** What the function of an application has thrown. */
 class Thrown extends Error {}
@@ -71,7 +69,7 @@ const mayEndItself = (error: unknown): boolean => {
 export class ApplicationWriter implements CommandWriter {
   failure: string | undefined;
   readonly queued = 0;
-  readonly #options: ApplicationWriterOptions;
+  readonly #options: WriterOptions;
   readonly #database: DatabaseSync;
   readonly #tables: Tables;
   readonly #changes: Changes;
@@ -79,13 +77,13 @@ export class ApplicationWriter implements CommandWriter {
   #offsetMs = 0;
   #isClosed = false;
 
-  static async open(database: DatabaseSync, options: ApplicationWriterOptions): Promise<ApplicationWriter> {
+  static async open(database: DatabaseSync, options: WriterOptions): Promise<ApplicationWriter> {
     const writer = new ApplicationWriter(database, options);
     await writer.#whenFree(OPEN_WITHIN_MS, () => writer.#prepare());
     return writer;
   }
 
-  private constructor(database: DatabaseSync, options: ApplicationWriterOptions) {
+  private constructor(database: DatabaseSync, options: WriterOptions) {
     this.#database = database;
     this.#options = options;
     this.#tables = tablesIn(database);
@@ -155,18 +153,14 @@ export class ApplicationWriter implements CommandWriter {
 
   #prepare(): void {
     const database = this.#database;
-    const { boot, clock, file, makesTables } = this.#options;
+    const { boot, clock, file } = this.#options;
     this.#safeJournalMode();
     // SQLite shortens what is read as one value (records.ts) to an even length there.
     if (this.#setting('encoding') !== 'UTF-8')
       throw new Error('its texts are UTF-16, which shortens answers: make it with PRAGMA encoding = UTF-8');
     try {
       database.exec('BEGIN IMMEDIATE');
-      if (!database.prepare("SELECT 1 FROM sqlite_schema WHERE name = 'oncegate_store'").get()) {
-        if (!makesTables)
-          throw new Error('no application keeps its keys there: it has no table oncegate_store');
-        this.#tables.exec(MAKE_TABLES);
-      }
+      if (!hasTables(database)) this.#tables.exec(MAKE_TABLES);
       database.exec('COMMIT');
       const { format } = this.#tables.prepare(SELECT_VERSION).get() as { format: number };
       refuseOtherFormat(file, format);

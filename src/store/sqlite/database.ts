@@ -163,7 +163,7 @@ export function openForReading(file: string): DatabaseSync {
 
 export const SELECT_VERSION = 'PRAGMA user_version';
 
-const versionOf = (database: DatabaseSync): number =>
+export const versionOf = (database: DatabaseSync): number =>
   (database.prepare(SELECT_VERSION).get() as { user_version: number }).user_version;
 
 /** @throws {OtherFormat} if the database has another format than this version reads and writes */

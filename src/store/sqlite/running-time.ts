@@ -1,7 +1,8 @@
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { readFileSync } from 'node:fs';
-import { type Tables, unavailable } from './database.ts';
+import { chownSync, closeSync, openSync, readFileSync, statSync } from 'node:fs';
+import { DatabaseSync } from 'node:sqlite';
+import { isBusy, type Tables, unavailable, versionOf } from './database.ts';
 import { OWNER_IS_DEAD } from './records.ts';
 
 /*
@@ -29,6 +30,48 @@ export function bootId(file = '/proc/sys/kernel/random/boot_id'): Buffer | undef
     }
   }
   return undefined;
+}
+
+/** Makes the file of the lock if it is missing. As SQLite's own files, it has the mode and, by a command of root, the owner of the database. */
+function lockFileOf(file: string): string {
+  const path = `${file}-lock`;
+  const { mode, uid, gid } = statSync(file);
+  try {
+    closeSync(openSync(path, 'wx', mode & 0o777));
+    if (process.getuid?.() === 0) chownSync(path, uid, gid);
+  } catch {
+    // It is there, or SQLite says why it cannot be used.
+  }
+  return path;
+}
+
+/** How long the main thread waits at start-up for processes that open the store too. */
+const LOCK_WITHIN_MS = 1000;
+
+/**
+ * Only processes that see the same boot id know that they share a clock. One whose clock is behind takes living owners for dead, and so
+ * does one that sees another boot id, as containers of LXC do. So all of one boot id share a lock, and one without a boot id has it alone.
+ *
+ * @returns the connection that holds the lock, until it is closed or the process ends
+ */
+export function lockClock(file: string, boot: Buffer | undefined): DatabaseSync {
+  const lock = new DatabaseSync(lockFileOf(file), { timeout: LOCK_WITHIN_MS / 50 });
+  const seen = boot?.readInt32BE();
+  for (const startedMs = performance.now(); performance.now() - startedMs < LOCK_WITHIN_MS; )
+    try {
+      // A transaction that has read holds a lock that others can share.
+      lock.exec(boot ? 'BEGIN' : 'BEGIN EXCLUSIVE');
+      if (!boot || versionOf(lock) === seen) return lock;
+      // Only while nobody shares it. Then it reads again, because another process may come in between.
+      lock.exec(`ROLLBACK; BEGIN EXCLUSIVE; PRAGMA user_version = ${seen}; COMMIT`);
+    } catch (error) {
+      if (lock.isTransaction) lock.exec('ROLLBACK');
+      if (isBusy(error)) continue;
+      lock.close();
+      throw error;
+    }
+  lock.close();
+  throw new Error('another process uses it, and does not see the same boot id, so their clocks may differ');
 }
 
 type StoredClock = [boot: Uint8Array | null, offsetMs: number, observedAt: number | null];

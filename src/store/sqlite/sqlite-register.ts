@@ -1,4 +1,4 @@
-import { DatabaseSync, type StatementSync } from 'node:sqlite';
+import type { DatabaseSync, StatementSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { RecordId, Token } from '../../lib/brands.ts';
 import { messageOf } from '../../lib/files.ts';
@@ -29,7 +29,7 @@ import {
 import { Maintenance } from './maintenance.ts';
 import { type CountOptions, countOpen, idsOf, type ListQuery, pageOf, type Rows } from './operators.ts';
 import { idBytes, readSelected, SELECT_IDENTITY, SELECT_RECORD, storedIdentity } from './records.ts';
-import { bootId } from './running-time.ts';
+import { bootId, lockClock } from './running-time.ts';
 import { type CommandWriter, closed, type SqliteRegisterOptions, Writer } from './writer.ts';
 
 /** A megabyte of memory, for a quarter of a million of keys. */
@@ -53,8 +53,8 @@ export class SqliteRegister implements Register {
   /** The record ids that this process has seen, by their first digits. */
   readonly #seen = new Uint8Array(16 ** BUCKET_DIGITS);
   #numberSeen = 0;
-  /** Held as long as the register is open, on a system without a boot id. */
-  readonly #lock: DatabaseSync | undefined;
+  /** Held as long as the register is open. */
+  readonly #lock: DatabaseSync;
   #isClosed = false;
 
   /** @throws {StoreUnavailable} with a message for the operator */
@@ -65,7 +65,7 @@ export class SqliteRegister implements Register {
     try {
       const file = prepareFiles(path);
       const boot = bootId(options.bootIdFile);
-      if (!boot) lock = lockOut(file);
+      lock = lockClock(file, boot);
       writer = await Writer.open({ ...options, file, boot });
       return new SqliteRegister(options, file, openForReading(file), writer, lock);
     } catch (error) {
@@ -83,7 +83,7 @@ export class SqliteRegister implements Register {
     file: string,
     database: Tables,
     writer: CommandWriter,
-    lock: DatabaseSync | undefined,
+    lock: DatabaseSync,
   ) {
     this.#file = file;
     this.#timeoutMs = timeoutMs;
@@ -191,7 +191,7 @@ export class SqliteRegister implements Register {
     // The last connection to close moves the WAL into the database file. The writer thread must do that, so it closes last.
     this.#database.close();
     await this.#writer.close();
-    this.#lock?.close();
+    this.#lock.close();
   }
 
   /** Writes without an async function, which would add a promise to each write. */
@@ -270,24 +270,4 @@ function asUnavailable(error: unknown): unknown {
   // UnknownCursor is a mistake of the caller, not of the store.
   if (error instanceof StoreUnavailable || error instanceof UnknownCursor) return error;
   return unavailable(messageOf(error), false, error);
-}
-
-/**
- * On a system without a boot id, processes cannot know that they share a clock, and one whose clock is behind takes living owners
- * for dead. So only one process may use the store.
- *
- * @returns the connection that holds the lock, until it is closed or the process ends
- */
-export function lockOut(file: string): DatabaseSync {
-  const lock = new DatabaseSync(`${file}-lock`, { timeout: 0 });
-  try {
-    lock.exec('BEGIN EXCLUSIVE');
-    return lock;
-  } catch (error) {
-    lock.close();
-    if (!isBusy(error)) throw error;
-    throw new Error(
-      'another process uses it, and this system does not tell whether both have the same clock',
-    );
-  }
 }
