@@ -1,4 +1,5 @@
 /** Running time across reboots: downtime does not count, and owners of an earlier boot are dead. */
+import { spawnSync } from 'node:child_process';
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
@@ -172,4 +173,17 @@ it('a boot has one id, or none if the system has no boot id file', () => {
   expect(bootId()).toEqual(bootId());
   expect(bootId()).toHaveLength(16);
   expect(bootId('/nowhere/boot_id')).toBeUndefined();
+});
+
+it('a process in a time namespace has another boot id, because it has another clock', (context) => {
+  const file = new URL('../../src/store/sqlite/running-time.ts', import.meta.url);
+  const script = `import { bootId } from '${file}'; process.stdout.write(bootId().toString('hex'))`;
+  const idAt = (offset: string) => {
+    const node = [process.execPath, '--input-type=module', '-e', script];
+    return spawnSync('unshare', ['--time', '--monotonic', offset, '--fork', ...node]).stdout?.toString();
+  };
+  const own = bootId()?.toString('hex');
+  if (idAt('0') === '') context.skip('this machine makes no time namespaces');
+  expect(idAt('0')).toBe(own);
+  expect(new Set([own, idAt('1'), idAt('100000')]).size).toBe(3);
 });
