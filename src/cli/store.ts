@@ -3,6 +3,7 @@ import { checkNote } from '../doubts/resolution.ts';
 import { acceptStore } from '../ledger/accept-store.ts';
 import { identityFileOf } from '../ledger/identity-file.ts';
 import { openLedger, openRegister, prepareSchema } from '../ledger/open-store.ts';
+import { refusesIn } from '../ledger/store-watch.ts';
 import { systemClock } from '../lib/clock.ts';
 import { type Prepared, preparingSql } from '../store/postgres/prepare.ts';
 import { StoreUnavailable } from '../store/types.ts';
@@ -72,7 +73,8 @@ async function accept(args: string[], { env, stdout }: Terminal): Promise<void> 
   const opened = await openLedger(config, systemClock, { mayBeFile: true });
   try {
     const { mode } = config.idempotency;
-    const accepting = acceptStore({ file, store: opened, mode, clock: systemClock }, note);
+    const refuses = refusesIn(config);
+    const accepting = acceptStore({ file, store: opened, mode, refuses, clock: systemClock }, note);
     const what = await accepting.catch((error: Error) => {
       throw error instanceof StoreUnavailable
         ? error

@@ -12,7 +12,13 @@ import { differenceOf, LOOK_EVERY_MS, type StoreWatchOptions } from './store-wat
  * @throws {StoreUnavailable} if the store does not answer, or not all of it
  */
 export async function acceptStore(
-  { file, store, mode, clock }: Pick<StoreWatchOptions, 'file' | 'store' | 'mode' | 'clock'>,
+  {
+    file,
+    store,
+    mode,
+    refuses,
+    clock,
+  }: Pick<StoreWatchOptions, 'file' | 'store' | 'mode' | 'refuses' | 'clock'>,
   { by, reason }: ResolutionNote,
 ): Promise<string | undefined> {
   const noted = await readNoted(file);
@@ -20,12 +26,14 @@ export async function acceptStore(
   const what = noted.changed?.what ?? differenceOf(noted.mark, found, 0);
   if (what === undefined) return undefined;
   // An older store gets another id, because the newer one, if it is put back later, lacks what is executed from now on. An emptied store
-  // gets its identity, so that one that is emptied after this is not accepted.
-  const isNamed = found && found.id !== noted.mark.id;
+  // gets its identity, so that one that is emptied after this is not accepted. A gateway that does not refuse has gone on with the store and
+  // noted its id, which others know too: another id would make each of them refuse or warn.
+  const replaced = refuses ? noted.mark.id : undefined;
+  const isNamed = found && found.id !== replaced;
   // A visit writes the identity to every master, which would hide that one has lost it.
   if (!isNamed && found?.unread)
     throw new StoreUnavailable('not every master has shown the identity: repeat it');
-  const { id, count } = isNamed ? found : await store.visit(mode, noted.mark.id);
+  const { id, count } = isNamed ? found : await store.visit(mode, replaced);
   const at = new Date(clock.wallMs()).toISOString();
   const accepted = { at, by, reason, what };
   for (;;) {

@@ -68,13 +68,11 @@ export class StoreWatch {
 
   /** Opens the watch of a configuration's store: see {@link open}. */
   static async of(
-    { store: options, idempotency }: Watched,
+    config: Watched,
     tools: Pick<StoreWatchOptions, 'file' | 'store' | 'clock' | 'emit'>,
   ): Promise<StoreWatch> {
-    const { mode, retentionMs } = idempotency;
-    const mayLose = 'durability' in options && options.durability.mayLoseOnFailover;
-    const refuses = mode === 'protect' && !mayLose;
-    return await StoreWatch.open({ ...tools, mode, refuses, warnForMs: retentionMs });
+    const { mode, retentionMs } = config.idempotency;
+    return await StoreWatch.open({ ...tools, mode, refuses: refusesIn(config), warnForMs: retentionMs });
   }
 
   /** Reads the file and the store's identity, and compares them. Writes nothing. */
@@ -293,6 +291,12 @@ export class StoreWatch {
     const { code } = error as NodeJS.ErrnoException;
     this.#fileFailure = `${this.#options.file} cannot be written (${code}), ${NOT_NOTICED}`;
   }
+}
+
+/** Whether a gateway with this configuration refuses starts on a store that forgot. */
+export function refusesIn({ store, idempotency: { mode } }: Watched): boolean {
+  const mayLose = 'durability' in store && store.durability.mayLoseOnFailover;
+  return mode === 'protect' && !mayLose;
 }
 
 /** Finds the id of a store that is not watched. A store without an id gets one, so that the other layers on it find the same. */

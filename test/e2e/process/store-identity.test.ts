@@ -386,6 +386,25 @@ it('of two operators who accept at once, the later one stays in the file, and bo
   expect(by()).toBe('grace');
 });
 
+it('an acceptance for a gateway that observes leaves the id of the store to those that protect, and is the last one', async () => {
+  const { options, watch } = await visitedOnce();
+  const lenient = { ...options, mode: 'observe' as const, refuses: false };
+  const observing = [watchOptions(), watchOptions()].map(({ file }) => ({ ...lenient, file }));
+  const before = await options.store.readIdentity('protect');
+  for (const each of observing) {
+    // It has seen another store before this one.
+    const mark = { id: 'f'.repeat(32), count: 1 };
+    writeFileSync(each.file, JSON.stringify({ format: 1, mark, seenAt: new Date().toISOString() }));
+    await (await StoreWatch.open(each)).visit();
+  }
+  const note = { by: 'ada', reason: 'the books were compared' };
+  for (const each of observing) expect(await acceptStore(each, note)).toMatch(/is not the one/);
+  for (const each of observing) expect(await acceptStore(each, note)).toBeUndefined();
+  expect((await options.store.readIdentity('protect'))?.id).toBe(before?.id);
+  await watch.visit();
+  expect(watch.refusal).toBeUndefined();
+});
+
 it('gateways in both modes on one store are warned about, also when one of them has ended', async () => {
   const redis = await startRedis();
   const site = new Site(onRedis(redis));
