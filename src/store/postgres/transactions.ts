@@ -1,4 +1,3 @@
-import type { EventEmitter } from 'node:events';
 import type { Pool, PoolClient, QueryResult } from 'pg';
 import type { RecordId } from '../../lib/brands.ts';
 import { pause, within } from '../../lib/clock.ts';
@@ -132,8 +131,6 @@ class PostgresTransaction implements Transaction {
     client.on('error', ignore);
     client.on('notice', this.#onNotice);
     client.on('end', this.#onEnd);
-    // Before the promise of a statement is resolved, so that none follows it.
-    wireOf(client).prependListener('readyForQuery', this.#onReady);
   }
 
   async begin(isolation: TransactionOptions['isolation'], idleMs: number): Promise<void> {
@@ -211,7 +208,6 @@ class PostgresTransaction implements Transaction {
     this.#isReleased = true;
     this.#client.off('notice', this.#onNotice);
     this.#client.off('end', this.#onEnd);
-    wireOf(this.#client).off('readyForQuery', this.#onReady);
     if (!isBroken) this.#client.off('error', ignore);
     this.#client.release(isBroken);
     this.#ended();
@@ -221,9 +217,9 @@ class PostgresTransaction implements Transaction {
   #onEnd = () => this.#release(true);
 
   /** What the function sends after a COMMIT or ROLLBACK of its own would be committed without its key. */
-  #onReady = ({ status }: { status: string }) => {
-    if (status === 'I') this.#isOver = true;
-  };
+  #noteEnd(): void {
+    if (this.#client.getTransactionStatus() === 'I') this.#isOver = true;
+  }
 
   /** After COMMIT, a notice says that standbys may not have the transaction. */
   #onNotice = ({ code, message }: { code?: string | undefined; message?: string | undefined }) => {
@@ -231,6 +227,7 @@ class PostgresTransaction implements Transaction {
   };
 
   async #query(args: unknown[]): Promise<unknown> {
+    this.#noteEnd();
     if (this.#isOver) throw new TypeError(OVER);
     this.#running++;
     try {
@@ -241,6 +238,7 @@ class PostgresTransaction implements Transaction {
       throw error;
     } finally {
       this.#running--;
+      this.#noteEnd();
     }
   }
 }
@@ -255,9 +253,6 @@ async function answerOf<T>(asked: Promise<T>, { clock, timeoutMs }: PostgresOpti
   if (!answer) throw new StoreUnavailable(`postgres: no answer within ${timeoutMs} ms`, NOT_WRITTEN);
   return answer.value;
 }
-
-/** A private member of pg, whose client does not say whether a transaction is open. */
-const wireOf = (client: PoolClient) => (client as unknown as { connection: EventEmitter }).connection;
 
 const OVER =
   'the transaction has ended: the function must await every statement, and must not end the transaction itself';
