@@ -167,7 +167,8 @@ export class Lookups {
     if (known && token && !isLate) this.#noteToken(known, token);
     if (known && !isLate) return known;
     const lookup = this.#byOperation.get(operation);
-    if (!lookup || this.#doubts.size >= MAX_DOUBTS) return undefined;
+    const isFull = !known && this.#doubts.size >= MAX_DOUBTS;
+    if (!lookup || isFull) return undefined;
     const nowMs = this.#clock.monotonicMs();
     const { firstAfterMs } = lookup;
     const due = { dueMs: nowMs + firstAfterMs, pauseMs: firstAfterMs };

@@ -167,7 +167,10 @@ describe('a key in doubt', () => {
     expect(await store.get(heir.recordId)).toMatchObject({ state: 'in_doubt', token: heir.token });
   });
 
-  it('that is in doubt again during its lookup is looked up once more', async () => {
+  it.each([
+    ['', 0],
+    [', also if no other doubt has a place', 10_000],
+  ])('that is in doubt again during its lookup is looked up once more%s', async (_, others) => {
     await using rig = new Rig();
     const { promise, resolve: say } = Promise.withResolvers<LookupAnswer>();
     const answering = (time: number) => (time === 1 ? promise : executed);
@@ -177,6 +180,8 @@ describe('a key in doubt', () => {
     expect(await store.release(request)).toBe('ok');
     expect(await store.start(heir)).toEqual({ kind: 'started' });
     expect(await store.leaveInDoubt(heir)).toBe('ok');
+    for (const other of Array.from({ length: others }, () => newRequest()))
+      lookups.lookUpLater(other, other.token);
     lookups.lookUpLater(heir, heir.token);
     say(executed);
     await until(async () => (await stateOf()) === 'completed');
