@@ -226,7 +226,9 @@ export class Ledger extends LedgerReader {
 
   /**
    * Raises the count of the store's identity, which it makes if there is none. Notes for {@link VISIT_LASTS_MS} that a gateway in this
-   * mode uses the store. Durable. @param replacing an id in whose place the store gets another one
+   * mode uses the store. Durable.
+   *
+   * @param replacing an id in whose place the store gets another one
    */
   visit(mode: Mode, replacing?: string): Promise<IdentityInUse> {
     return this.register.visit(mode, replacing);

@@ -253,7 +253,7 @@ function meaning(held: Held, fingerprint: Fingerprint, stamp: Stamp): RuleResult
   if (record.state === 'in_doubt')
     return { answer: { kind: 'in_doubt', sinceMs: record.changedAtMs, operation, requestId } };
   if (isAlive(held)) return { answer: { kind: 'in_flight' } };
-  // The new revision refuses a completion under way that would keep the record for `retentionMs` only. It asks again, and keeps it longer.
+  // A completion under way would keep the record for `retentionMs` only. The new revision refuses it, and `complete` is asked again.
   const write = replace(held.record, inDoubt(record, OWNER_DEAD, stamp), 'unchanged', { unlessLeased: true });
   return { answer: { kind: 'in_doubt', sinceMs: stamp.wallMs, operation, requestId }, write };
 }
