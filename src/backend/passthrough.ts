@@ -143,6 +143,8 @@ function timersAndAnswers(options: PassthroughOptions): Plugin {
   return (proxy) => {
     proxy.on('proxyReq', (proxyReq, req, res) => {
       guard(proxyReq, req);
+      // Node would use the connection again unless the backend closes it or says that it will.
+      if (proxyReq.getHeader('connection') === 'close') proxyReq.shouldKeepAlive = false;
       // If the body was read, the request has ended, and piping it only ends this one.
       const { body } = contextOf(req);
       if (body && body.length > 0) proxyReq.write(body);

@@ -191,6 +191,27 @@ test('a body that the backend does not expect is the last thing that it reads on
   expect(got).toEqual(lines);
 });
 
+test('a connection with a body that the backend does not expect is not used again', async () => {
+  // Reads the body as the next request, and ends no connection.
+  const url = await rawBackend((socket) => {
+    socket.on('data', (bytes) => {
+      for (const [, path = ''] of bytes.toString().matchAll(/^[A-Z]+ (\S+) HTTP/gm))
+        socket.write(`HTTP/1.1 200 OK\r\nContent-Length: ${path.length}\r\n\r\n${path}`);
+    });
+  });
+  const behind = await stackForTest({ upstream: { url } });
+  const chunks = chunk(SMUGGLED) + LAST_CHUNK;
+  for (const asked of [
+    request('OPTIONS /v3/streamed', [ALPHA], SMUGGLED),
+    head('OPTIONS /v3/streamed', ALPHA, CHUNKED) + chunks,
+    request('GET /v2/get_balance', [ALPHA], SMUGGLED),
+  ]) {
+    await ask(behind.port, asked);
+    const next = await ask(behind.port, head('GET /v3/mine', ALPHA));
+    expect([asked, next.body.toString()]).toEqual([asked, '/v3/mine']);
+  }
+});
+
 test('trailers do not become headers, and are not forwarded', async () => {
   const trailers = 'Authorization: Bearer sk_sandbox_bravo\r\nX-Merchant-Code: M-BRAVO\r\n\r\n';
   const wire = await Wire.open(stack.port);
