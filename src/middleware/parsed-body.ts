@@ -50,7 +50,13 @@ export async function bodyOf(req: ParsedRequest, limits: Limits): Promise<FoundB
 /** Whether another middleware has read a part of the body, or reads it. `idempotency` puts back what it has read. */
 export const isBodyTaken = (req: IncomingMessage): boolean =>
   hasBody(req) &&
-  (req.readableEnded || req.listenerCount('data') > 0 || (req.readableDidRead && !executionOf(req)));
+  (req.readableEnded ||
+    isBeingRead(req) ||
+    (req.readableDidRead && req.readableLength !== executionOf(req)?.rawBody?.length));
+
+/** Whether another middleware is about to read the body, or has made it decode the bytes. */
+const isBeingRead = (req: IncomingMessage): boolean =>
+  req.readableEncoding !== null || req.listenerCount('data') > 0 || req.listenerCount('readable') > 0;
 
 /** Body parsers decompress, also what they hand to `verify`, and leave the header field as it was. */
 const hasContentCoding = ({ headers }: IncomingMessage): boolean =>
@@ -84,7 +90,7 @@ async function peekBody(
   { bodyBytes, bodyTimeoutMs }: Limits,
 ): Promise<FoundBody | 'gone' | Problem> {
   if (Number(req.headers['content-length'] ?? 0) > bodyBytes) return tooLargeBody(bodyBytes);
-  if (req.readableEncoding !== null || req.listenerCount('data') > 0)
+  if (isBeingRead(req))
     throw new Error(
       'another middleware reads the body before idempotency(): keep it in req.rawBody or req.body',
     );

@@ -1,7 +1,7 @@
 import { existsSync, statfsSync, statSync, writeFileSync } from 'node:fs';
 import type { RequestListener } from 'node:http';
 import { join } from 'node:path';
-import express, { type ErrorRequestHandler } from 'express';
+import express, { type ErrorRequestHandler, type RequestHandler } from 'express';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import {
   bearerAuth,
@@ -205,6 +205,40 @@ describe('createGateway()', () => {
       expect.stringMatching(/has read the body/),
     ]);
     expect(sandbox.ledger.payouts()).toBe(0);
+  });
+
+  it.each<[string, RequestHandler]>([
+    [
+      'has read it behind idempotency()',
+      (req, _res, next) => {
+        req.once('data', () => next());
+      },
+    ],
+    [
+      'decodes it',
+      (req, _res, next) => {
+        req.setEncoding('utf8');
+        next();
+      },
+    ],
+    [
+      'waits for it',
+      (req, _res, next) => {
+        req.on('readable', () => {});
+        next();
+      },
+    ],
+  ])('sends nothing of a body if a middleware in front %s', async (_, inFront) => {
+    const { sandbox, gateway } = await open();
+    onTestFinished(() => gateway.close());
+    const { url } = await embed((to, protect) => {
+      to.use(protect, inFront, gateway.app);
+      to.use(((error, _req, res, _next) => {
+        res.status(500).send((error as Error).message);
+      }) satisfies ErrorRequestHandler);
+    });
+    expect((await pay(url)).body.toString()).toMatch(/has read the body/);
+    expect(sandbox.requests.total()).toBe(0);
   });
 
   it('starts no key when its store was emptied, also where it is mounted, with a store.identityFile', async () => {
