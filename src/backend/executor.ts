@@ -20,6 +20,8 @@ export interface UpstreamRequest {
 export interface SendOptions {
   /** The last-moment fence. Asked before a connection is opened, and again right before the first byte is written. Default: always true. */
   maySend?: () => boolean;
+  /** Called right before the first byte is written: from here on the request may be executed. */
+  sends?: (() => void) | undefined;
   /** Called with the result, at once when it is known. */
   ended?: (result: Exchange & { elapsedMs: number }) => void;
   /** Time to the complete response, and between two chunks of an oversize one. Milliseconds; default `responseTimeoutMs`. */
@@ -96,7 +98,7 @@ export class Executor {
   /** Never throws. `elapsedMs`: from this call to the complete response, or to the failure. */
   send(
     request: UpstreamRequest,
-    { maySend = () => true, timeoutMs = this.#options.responseTimeoutMs, ended }: SendOptions = {},
+    { maySend = () => true, timeoutMs = this.#options.responseTimeoutMs, sends, ended }: SendOptions = {},
   ): Promise<Exchange & { elapsedMs: number }> {
     const startedMs = this.#clock.monotonicMs();
     return new Promise((resolve) => {
@@ -111,6 +113,7 @@ export class Executor {
         maxBytes: this.#maxResponseBytes,
         timeoutMs,
         maySend,
+        sends,
         connection: this.#connection,
         trustsEnd: this.#options.endOfConnection === 'trusted',
       };
@@ -144,6 +147,7 @@ interface ReadRules {
   maxBytes: number;
   timeoutMs: number;
   maySend: () => boolean;
+  sends: (() => void) | undefined;
   /** `isEnding`: a socket emits 'end' at this moment. */
   connection: { readonly isEnding: boolean };
   /** An orderly end of the connection is the end of the response: {@link UpstreamOptions}. */
@@ -190,6 +194,7 @@ class ResponseReader implements Dispatcher.DispatchHandler {
     }
     this.#controller = controller;
     this.#sent = true;
+    this.#rules.sends?.();
   }
 
   onResponseStart(controller: Dispatcher.DispatchController, status: number): void {

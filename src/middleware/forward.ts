@@ -143,12 +143,7 @@ export function forward(options: ForwardOptions): ForwardHandler {
     };
     const slot = slots.tryTake() ?? (await slots.take(execution ? undefined : disconnectSignalOf(res)));
     if (!slot) return undefined;
-    const maySend = () => {
-      const may = execution?.maySend() ?? true;
-      if (may) execution?.sends();
-      return may;
-    };
-    const exchange = await executor.send(request, execution ? { maySend } : {});
+    const exchange = await executor.send(request, execution);
     releaseAfter(slot, exchange);
     return exchange;
   };

@@ -10,7 +10,7 @@ import { createProxyMiddleware } from 'http-proxy-middleware';
 import { pino } from 'pino';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { type ForwardOptions, forward, metricsMiddleware, sqliteStore } from '../../../src/index.ts';
-import { httpBackend, openBackend } from '../../support/backend.ts';
+import { httpBackend, openBackend, rawBackend } from '../../support/backend.ts';
 import { Authority } from '../../support/certificates.ts';
 import { send, type TestRequest } from '../../support/client.ts';
 import { temporaryFolder } from '../../support/config.ts';
@@ -145,6 +145,23 @@ describe('forward() behind idempotency()', () => {
       expect(codeOf(await post(path, { path }))).toBe('outcome_unknown');
     }
     expect(sent).toHaveLength(2);
+  });
+
+  it('leaves no doubt after a middleware that answers before the request is sent', async () => {
+    // Answers no TLS handshake, so that nothing can be sent.
+    const connecting = Promise.withResolvers<void>();
+    const url = await rawBackend(() => connecting.resolve());
+    const toBackend = forward({ upstream: url.replace('http:', 'https:') });
+    onTestFinished(() => toBackend.close());
+    const { post } = await embed((to, protect) => {
+      to.use(protect, (_req, res, next) => {
+        void connecting.promise.then(() => res.status(429).end());
+        next();
+      });
+      to.use(toBackend);
+    });
+    expect((await post('k-1')).status).toBe(429);
+    expect((await post('k-1')).status).toBe(429);
   });
 
   it('sends the key that a middleware in front has set, by which the backend knows a retry', async () => {
