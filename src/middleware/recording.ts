@@ -1,5 +1,6 @@
 import { IncomingMessage, ServerResponse } from 'node:http';
 import { Readable } from 'node:stream';
+import { isUint8Array } from 'node:util/types';
 import { endToEndHeaders } from '../backend/headers.ts';
 import type { BackendResponse, Exchange, Said } from '../lib/exchange.ts';
 import { hasField, isOneOf, valuesOf } from '../requests/fields.ts';
@@ -325,7 +326,7 @@ function bytesOf(chunk: unknown, encoding: unknown): Buffer | undefined {
   if (typeof chunk === 'string')
     return Buffer.from(chunk, (encoding as BufferEncoding | undefined) ?? 'utf8');
   // A copy: the handler may use its buffer again.
-  if (chunk instanceof Uint8Array) return Buffer.from(chunk);
+  if (isUint8Array(chunk)) return Buffer.from(chunk);
   // As Node does. An empty result would be stored otherwise.
   if (chunk) throw new TypeError(NO_BYTES);
   return undefined;

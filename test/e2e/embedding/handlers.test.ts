@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
+import { runInNewContext } from 'node:vm';
 import { gunzipSync } from 'node:zlib';
 import express5, {
   type ErrorRequestHandler,
@@ -109,6 +110,11 @@ describe.each(expressVersions)('idempotency() with the parsers, errors and respo
         res.status(201).end('paid');
       },
       'paid',
+    ],
+    // As under Jest, where modules have their own globals.
+    'bytes of another realm': [
+      (_req, res) => res.status(201).end(runInNewContext('new Uint8Array([111, 107])')),
+      'ok',
     ],
     'a later turn': [(_req, res) => setImmediate(() => res.status(201).json({ id: 7 })), '{"id":7}'],
   };
