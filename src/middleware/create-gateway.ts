@@ -83,11 +83,13 @@ export async function createGateway(config: GatewayConfig, options: GatewayOptio
   const { emit, readiness } = gateway;
   for (const warning of await readiness.warnings()) emit('attention', { warning });
   return {
-    app: express().use((req, res, next) => {
-      // The backend would get the rest of it, or the request no answer.
-      if (isBodyTaken(req)) next(new Error(BODY_TAKEN));
-      else gateway.app.handle(req, res);
-    }),
+    app: express()
+      .disable('x-powered-by')
+      .use((req, res, next) => {
+        // The backend would get the rest of it, or the request no answer.
+        if (isBodyTaken(req)) next(new Error(BODY_TAKEN));
+        else gateway.app.handle(req, res);
+      }),
     listen: async () => {
       const ports = await gateway.listen();
       emit('listening', ports);

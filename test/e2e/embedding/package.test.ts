@@ -162,6 +162,7 @@ describe('createGateway()', () => {
     onTestFinished(() => gateway.close());
     const url = await httpBackend(
       express()
+        .disable('x-powered-by')
         .get('/hello', (_req, res) => res.send('hello'))
         .use('/pay', gateway.app),
     );
@@ -170,6 +171,7 @@ describe('createGateway()', () => {
     expect((await pay(url, '/pay/v1/index.php')).headers['idempotent-replayed']).toBe('true');
     const refused = await send(url, { path: '/pay/v2/get_balance' });
     expect([refused.status, codeOf(refused)]).toEqual([401, 'missing_credentials']);
+    expect(refused.headers).not.toHaveProperty('x-powered-by');
     expect(sandbox.ledger.payouts()).toBe(1);
   });
 
