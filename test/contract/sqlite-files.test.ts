@@ -1,4 +1,13 @@
-import { chownSync, cpSync, readdirSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  chownSync,
+  cpSync,
+  readdirSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { describe, expect, it, onTestFinished } from 'vitest';
@@ -19,6 +28,14 @@ describe('the files of the SQLite store', () => {
     const names = readdirSync(path).toSorted();
     expect(names).toEqual(['records.db', 'records.db-lock', 'records.db-shm', 'records.db-wal']);
     for (const name of names) expect(modeOf(join(path, name))).toBe('600');
+  });
+
+  it('that others may use are usable for them whatever the umask is', async () => {
+    const path = storeFolder();
+    writeFileSync(join(path, 'records.db'), '');
+    chmodSync(join(path, 'records.db'), 0o660);
+    await bring(await openSqlite(path), 'executing');
+    for (const name of readdirSync(path)) expect([name, modeOf(join(path, name))]).toEqual([name, '660']);
   });
 
   it.runIf(process.getuid?.() === 0)(

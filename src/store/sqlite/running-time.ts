@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { chownSync, closeSync, openSync, readFileSync, statSync } from 'node:fs';
+import { closeSync, fchmodSync, fchownSync, openSync, readFileSync, statSync } from 'node:fs';
 import { DatabaseSync } from 'node:sqlite';
 import { isBusy, type Tables, unavailable, versionOf } from './database.ts';
 import { OWNER_IS_DEAD } from './records.ts';
@@ -46,8 +46,11 @@ function lockFileOf(file: string): string {
   const path = `${file}-lock`;
   const { mode, uid, gid } = statSync(file);
   try {
-    closeSync(openSync(path, 'wx', mode & 0o777));
-    if (process.getuid?.() === 0) chownSync(path, uid, gid);
+    const fd = openSync(path, 'wx', mode & 0o777);
+    // The umask has taken bits away, and another user of the file must be able to write the next boot id.
+    fchmodSync(fd, mode & 0o777);
+    if (process.getuid?.() === 0) fchownSync(fd, uid, gid);
+    closeSync(fd);
   } catch {
     // It is there, or SQLite says why it cannot be used.
   }
