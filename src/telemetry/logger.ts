@@ -17,7 +17,9 @@ const MAX_UNWRITTEN_BYTES = 16_777_216;
  */
 function standardOutput() {
   const output = pino.destination({
-    dest: 1,
+    // Not 1: Node makes a pipe non-blocking when it makes this object. A write to a full pipe would otherwise block its thread, and the
+    // process could never exit if the reader has stopped.
+    dest: process.stdout.fd,
     sync: false,
     minLength: BUFFER_BYTES,
     maxWrite: 2 * BUFFER_BYTES,

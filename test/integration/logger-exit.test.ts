@@ -34,6 +34,12 @@ it('a process exits although its last lines cannot be written', async () => {
   ]);
 });
 
+it('a process exits although the reader of its log has stopped', async () => {
+  // More than a pipe holds.
+  const unread = run(10_000, 'pipe');
+  expect(await once(unread, 'exit')).toEqual([0, null]);
+});
+
 it('a process writes its last lines while it exits', async () => {
   const child = run(2000, 'pipe');
   const [log] = await Promise.all([text(child.stdout as NodeJS.ReadableStream), once(child, 'exit')]);
