@@ -81,6 +81,13 @@ describe('the files of the SQLite store', () => {
     expect(statSync(join(path, 'records.db')).size).toBe(8192);
   });
 
+  it('with a damaged lock file are refused by its name, because the database is intact', async () => {
+    const path = storeFolder();
+    const lock = join(path, 'records.db-lock');
+    writeFileSync(lock, Buffer.alloc(4096, 'x'));
+    await expect(openSqlite(path)).rejects.toThrow(`${lock}: file is not a database`);
+  });
+
   it('of another application are refused', async () => {
     const path = storeFolder();
     const store = await openSqlite(path);

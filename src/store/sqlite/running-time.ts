@@ -2,6 +2,7 @@ import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { closeSync, fchmodSync, fchownSync, openSync, readFileSync, statSync } from 'node:fs';
 import { DatabaseSync } from 'node:sqlite';
+import { messageOf } from '../../lib/files.ts';
 import { isBusy, type Tables, unavailable, versionOf } from './database.ts';
 import { OWNER_IS_DEAD } from './records.ts';
 
@@ -67,7 +68,8 @@ const LOCK_WITHIN_MS = 1000;
  * @returns the connection that holds the lock, until it is closed or the process ends
  */
 export function lockClock(file: string, boot: Buffer | undefined): DatabaseSync {
-  const lock = new DatabaseSync(lockFileOf(file), { timeout: LOCK_WITHIN_MS / 50 });
+  const path = lockFileOf(file);
+  const lock = new DatabaseSync(path, { timeout: LOCK_WITHIN_MS / 50 });
   const seen = boot?.readInt32BE();
   for (const startedMs = performance.now(); performance.now() - startedMs < LOCK_WITHIN_MS; )
     try {
@@ -80,7 +82,8 @@ export function lockClock(file: string, boot: Buffer | undefined): DatabaseSync 
       if (lock.isTransaction) lock.exec('ROLLBACK');
       if (isBusy(error)) continue;
       lock.close();
-      throw error;
+      // Otherwise an operator would take the database for damaged, and restore an older one.
+      throw new Error(`${path}: ${messageOf(error)}`, { cause: error });
     }
   lock.close();
   throw new Error('another process uses it, and does not see the same boot id, so their clocks may differ');
