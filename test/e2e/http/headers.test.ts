@@ -77,6 +77,18 @@ describe.each([
     });
   });
 
+  it('has no orders to an Envoy between the gateway and the backend, such as to send it twice', async () => {
+    const orders = [
+      'X-Envoy-Retry-On: 5xx,reset',
+      'x-envoy-retry-grpc-on: unavailable',
+      'X-ENVOY-MAX-RETRIES: 3',
+    ];
+    const limits = ['x-envoy-hedge-on-per-try-timeout: true', 'x-envoy-upstream-rq-per-try-timeout-ms: 1'];
+    const answers = ['x-envoy-upstream-rq-timeout-alt-response: 1', 'Connection: x-envoy-retry-on'];
+    const { fields: got } = await received([ALPHA, ...orders, ...limits, ...answers]);
+    expect(Object.keys(got).filter((name) => name.startsWith('x-envoy'))).toEqual([]);
+  });
+
   it('has the merchant’s address, X-Forwarded fields and the request id', async () => {
     const claims = ['X-Forwarded-For: 198.51.100.1', 'X-Forwarded-Proto: https', 'X-Request-Id: order-4711'];
     // No proxy is trusted, so what the merchant says about its address is not believed.
