@@ -167,7 +167,7 @@ const idempotency: Row = {
           legend: '{{job}}: pages somebody from here on',
         },
         {
-          expr: `time() - ${ofTheStore('oncegate_doubts_counted_timestamp_seconds')}`,
+          expr: `time() - max by (job, store) (${withStore(`oncegate_doubts_counted_timestamp_seconds{${GATEWAYS}}`)})`,
           legend: '{{job}} {{store}}: counted',
         },
       ],

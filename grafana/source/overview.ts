@@ -60,7 +60,8 @@ const wellBeing: Row = {
       title: 'Keys in doubt now',
       description:
         'Keys whose payout may or may not have been made, and executions whose gateway has died, as counted in the store. Their ' +
-        "merchants get 409 until someone resolves them. Do: find each payout in the backend's books and resolve its key.",
+        'merchants get 409 until someone resolves them. "no data": no gateway has counted them for five minutes, so the number is ' +
+        "not known. Do: find each payout in the backend's books and resolve its key; without data, bring the store back.",
       unit: units.Short,
       queries: [
         {
@@ -74,9 +75,9 @@ const wellBeing: Row = {
     stat({
       title: 'Oldest key in doubt',
       description:
-        'For how long the oldest of these keys has been in doubt; 0 if there is none. Do: resolve the oldest first. A key that ' +
-        'stays in doubt for `idempotency.inDoubtRetentionMs`, 30 days by default, is new after that, and a retry would be ' +
-        'executed.',
+        'For how long the oldest of these keys has been in doubt; 0 if there is none, and "no data" if nobody has counted them for ' +
+        'five minutes. Do: resolve the oldest first. A key that stays in doubt for `idempotency.inDoubtRetentionMs`, 30 days by ' +
+        'default, is new after that, and a retry would be executed.',
       unit: units.Seconds,
       queries: [{ expr: ofTheStore('oncegate_oldest_in_doubt_seconds'), legend: '{{job}} {{store}}' }],
       thresholds: { yellow: 1, red: 3600 },
@@ -251,8 +252,8 @@ const doubts: Row = {
       title: 'Keys in doubt by operation',
       description:
         'As counted in the store, once however many gateways there are; owner gone: those among them that a gateway was executing ' +
-        'when it died or was cut off. A step up is an incident: a gateway that died, or a backend that broke connections. It ' +
-        'falls only when keys are resolved. Do: list them with `oncegate records list --in-doubt` and resolve them.',
+        'when it died or was cut off. A gap: no gateway could count them. A step up is an incident: a gateway that died, or a ' +
+        'backend that broke connections. It falls only when keys are resolved. Do: list them with `oncegate records list --in-doubt` and resolve them.',
       unit: units.Short,
       queries: [
         {

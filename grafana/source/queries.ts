@@ -64,7 +64,9 @@ export const withStore = (expr: string) =>
 
 /**
  * A value that the gateways read from their store, so that each of them exports the same. Adding them up would count a
- * key once for each gateway. One line for each store. `labels`: and for each of their values.
+ * key once for each gateway. One line for each store. `labels`: and for each of their values. Only of the gateways that have counted
+ * within five minutes, as OncegateDoubtsNotCounted has it: the others show an old count, or 0 if they have not counted yet.
  */
 export const ofTheStore = (metric: string, selector = GATEWAYS, labels = '') =>
-  `max by (job, store${labels && `, ${labels}`}) (${withStore(`${metric}{${selector}}`)})`;
+  `max by (job, store${labels && `, ${labels}`}) (${withStore(`${metric}{${selector}}`)} ` +
+  `and on (job, instance) time() - oncegate_doubts_counted_timestamp_seconds{${GATEWAYS}} < 300)`;

@@ -9,6 +9,7 @@ import {
   annotationLabels,
   dashboards,
   PROMETHEUS_FILE,
+  queries,
   RULES_FILE,
   ruleGroups,
   rules,
@@ -788,4 +789,34 @@ it('annotations of the dashboards mark what happened, and only then', () => {
     return { ...toPromtool([annotation, { series, values }]), interval: '1m' };
   });
   expect(complaintsAbout(tests)).toBe('');
+});
+
+it('the dashboards show no keys in doubt of a gateway that has not counted them lately, such as 0 after a restart without the store', () => {
+  const found = queries.filter(({ expr }) => /oncegate_(?:keys_|oldest_in_doubt)/.test(expr));
+  expect(found.length).toBe(5);
+  const series = (name: string, values: Record<string, string>) =>
+    Object.entries(values).map(([instance, samples]) => ({
+      series: `${name}{job="oncegate", instance="${instance}", operation="withdraw"}`,
+      values: samples,
+    }));
+  const [late, fresh] = [{ late: '0x40' }, { fresh: '3x40' }];
+  const complaints = complaintsAbout([
+    {
+      interval: '15s',
+      input_series: [
+        ...['keys_in_doubt', 'keys_owner_gone', 'oldest_in_doubt_seconds'].flatMap((name) =>
+          series(`oncegate_${name}`, { ...late, ...fresh }),
+        ),
+        ...series('oncegate_doubts_counted_timestamp_seconds', { ...late, fresh: '0+15x40' }),
+        { series: 'oncegate_store_info{job="oncegate", instance="late", store="unknown"}', values: '1x40' },
+        { series: 'oncegate_store_info{job="oncegate", instance="fresh", store="s"}', values: '1x40' },
+      ],
+      promql_expr_test: found.map(({ expr }) => ({
+        expr: `sum by (store) (${expr.replace(/\$(?:job|instance|operation)/g, '.*')})`,
+        eval_time: '10m',
+        exp_samples: [{ labels: '{store="s"}', value: 3 }],
+      })),
+    },
+  ]);
+  expect(complaints).toBe('');
 });
