@@ -28,7 +28,7 @@ class Payout {
         // An answer of the gateway itself says whether to send the same request again. None of them says that the payout failed.
         if (isProblem ? !answer.body().contains("\"retry\":\"same_key\"") : answer.statusCode() != 429) {
           System.out.println(answer.body());
-          if (isProblem || answer.statusCode() >= 500) break; else System.exit(answer.statusCode() < 300 ? 0 : 1);
+          if (isProblem || answer.statusCode() >= 500 || answer.statusCode() / 100 == 3) break; else System.exit(answer.statusCode() < 300 ? 0 : 1);
         }
         wait = Math.max(wait, answer.headers().firstValueAsLong("retry-after").orElse(0));
       } catch (java.io.IOException | NumberFormatException e) { /* No answer, which says nothing, or Retry-After is a date. */ }

@@ -28,10 +28,10 @@ const retry = { limit: 4, methods: ['post'], retryOnTimeout: true, statusCodes: 
 try {
   // The gateway may forget a key 24 hours after its first use. To send it again then would be a second payout.
   const signal = AbortSignal.timeout(at + 23 * 3600_000 - Date.now()); // It throws if that time is over.
-  console.log(await ky.post(`${API_URL}/v1/index.php`, { body, headers, timeout: 30_000, retry, signal }).text());
+  console.log(await ky.post(`${API_URL}/v1/index.php`, { body, headers, redirect: 'manual', timeout: 30_000, retry, signal }).text());
 } catch (error) {
   const { status = 500 } = error.response ?? {};
-  const isRefused = status < 500 && status !== 429 && !isProblem(error);
+  const isRefused = status >= 400 && status < 500 && status !== 429 && !isProblem(error);
   if (error.data) console.log(error.data);
   if (!isRefused) console.error(`unknown: do not pay by other means, and contact us. Key: ${key}`);
   process.exitCode = isRefused ? 1 : 2;

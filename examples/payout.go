@@ -15,7 +15,7 @@ func main() {
 		must(0, must(os.Open(".")).Sync())
 	}
 	var saved []string; must(0, json.Unmarshal(must(os.ReadFile(file)), &saved))
-	client := http.Client{Timeout: 30 * time.Second}
+	client := http.Client{Timeout: 30 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	for _, wait := range []int{1, 2, 4, 8, 0} {
 		// The gateway may forget a key 24 hours after its first use. To send it again then would be a second payout.
 		if time.Since(must(time.Parse(time.RFC3339, saved[2]))) > 23*time.Hour { break }
@@ -28,7 +28,7 @@ func main() {
 				isProblem := answer.Header.Get("Content-Type") == "application/problem+json" && json.Unmarshal(text, &p) == nil
 				if p.Error.Retry != "same_key" && (isProblem || answer.StatusCode != 429) {
 					fmt.Println(string(text))
-					if isProblem || answer.StatusCode >= 500 { break } else { os.Exit(answer.StatusCode / 300) }
+					if isProblem || answer.StatusCode >= 500 || answer.StatusCode/100 == 3 { break } else { os.Exit(answer.StatusCode / 300) }
 				}
 				if after, _ := strconv.Atoi(answer.Header.Get("Retry-After")); after > wait { wait = after }
 			}

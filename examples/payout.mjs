@@ -22,13 +22,13 @@ for (const waitS of [1, 2, 4, 8, 0]) {
   if (!(Date.now() - at < 23 * 3600_000)) break; // The gateway may forget a key 24 hours after its first use. To send it again then would be a second payout.
   let retryAfterS = 0;
   try {
-    const answer = await fetch(`${API_URL}/v1/index.php`, { method: 'POST', headers, body, signal: AbortSignal.timeout(30_000) });
+    const answer = await fetch(`${API_URL}/v1/index.php`, { method: 'POST', redirect: 'manual', headers, body, signal: AbortSignal.timeout(30_000) });
     const text = await answer.text();
     // An answer of the gateway itself says whether to send the same request again. None of them says that the payout failed.
     const isProblem = answer.headers.get('content-type') === 'application/problem+json';
     const again = isProblem ? JSON.parse(text).error.retry === 'same_key' : answer.status === 429;
     if (!again) console.log(text);
-    if (!again && (isProblem || answer.status >= 500)) break;
+    if (!again && (isProblem || answer.status >= 500 || (answer.status >= 300 && answer.status < 400))) break;
     if (!again) process.exit(Number(!answer.ok));
     retryAfterS = Number(answer.headers.get('retry-after')) || 0;
   } catch {} // The request got no answer, which says nothing about the payout.

@@ -14,7 +14,7 @@ if (!file_exists($file)) {
 }
 ['key' => $key, 'body' => $body, 'at' => $at] = json_decode(file_get_contents($file), true);
 $headers = ['Authorization: Bearer ' . getenv('SECRET_KEY'), 'Content-Type: application/json', "x-service-idempotency: $key"];
-$http = ['method' => 'POST', 'header' => $headers, 'content' => $body, 'timeout' => 30, 'ignore_errors' => true];
+$http = ['method' => 'POST', 'header' => $headers, 'content' => $body, 'timeout' => 30, 'ignore_errors' => true, 'follow_location' => 0];
 foreach ([1, 2, 4, 8, 0] as $wait) {
     if (time() - $at >= 23 * 3600) break; // The gateway may forget a key 24 hours after its first use. To send it again then would be a second payout.
     $http_response_header = [];
@@ -28,7 +28,7 @@ foreach ([1, 2, 4, 8, 0] as $wait) {
         // PHP returns a text that breaks off as if it were whole. A problem that breaks off says as little as no answer.
         if ($isProblem ? (json_decode($text)->error->retry ?? 'same_key') !== 'same_key' : $status !== 429) {
             echo "$text\n";
-            if ($isProblem || $status >= 500) break;
+            if ($isProblem || preg_match('~^[35]~', $found[1])) break; // A page behind a redirect says nothing about the payout.
             exit($status < 300 ? 0 : 1);
         }
         if (preg_match('~^retry-after: (\d+)~im', $head, $found)) $wait = max($wait, (int) $found[1]);

@@ -16,21 +16,21 @@ if not os.path.exists(path):
 saved = json.load(open(path))
 headers = {"Authorization": "Bearer " + os.environ["SECRET_KEY"], "Content-Type": "application/json",
            "x-service-idempotency": saved["key"]}
+# Redirects are not followed: a page behind one says nothing about the payout.
+no_redirects = type("NoRedirects", (urllib.request.HTTPRedirectHandler,), {"redirect_request": lambda *_: None})
 request = urllib.request.Request(os.environ["API_URL"] + "/v1/index.php", saved["body"].encode(), headers)
 # The gateway may forget a key 24 hours after its first use. To send it again then would be a second payout.
 for wait in (wait for wait in (1, 2, 4, 8, 0) if time.time() - saved["at"] < 23 * 3600):
     try:
         try:
-            answer = urllib.request.urlopen(request, timeout=30)
-        except urllib.error.HTTPError as error:
-            answer = error
+            answer = urllib.request.build_opener(no_redirects).open(request, timeout=30)
+        except urllib.error.HTTPError as error: answer = error
         text = answer.read().decode(errors="replace")
         # An answer of the gateway itself says whether to send the same request again. None of them says that the payout failed.
         is_problem = answer.headers["Content-Type"] == "application/problem+json"
         if not (json.loads(text).get("error", {}).get("retry") == "same_key" if is_problem else answer.status == 429):
             print(text)
-            if is_problem or answer.status >= 500:
-                break
+            if is_problem or answer.status // 100 in (3, 5): break
             sys.exit(int(answer.status >= 300))
         wait = max(wait, int(after) if (after := answer.headers.get("Retry-After", "")).isdecimal() else 0)
     except (OSError, http.client.HTTPException, ValueError):  # The request got no answer, which says nothing about the payout.

@@ -27,7 +27,7 @@ for wait in 1 2 4 8 0; do
     case $head in *application/problem+json*) retry=$(sed 's/.*"retry":"\([a-z_]*\)".*/\1/' "$answer") ;; esac
     case $status:$retry in
       429: | *:same_key) ;;
-      5??: | *:?*) cat "$answer" && break ;;
+      [35]??: | *:?*) cat "$answer" && break ;;
       2??:) cat "$answer" && exit 0 ;; *) cat "$answer" && exit 1 ;;
     esac
     case ${head##* } in '' | *[!0-9]*) ;; *) [ "${head##* }" -le "$wait" ] || wait=${head##* } ;; esac # It can be a date.

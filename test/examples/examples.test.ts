@@ -112,6 +112,18 @@ describe.concurrent.each(Object.keys(PROGRAMS))('%s', (name) => {
     }
   });
 
+  it('does not follow a redirect, such as that to https or to a login, and takes it for no result', async () => {
+    const requests: string[] = [];
+    const redirecting = createServer((req, res) => {
+      requests.push(`${req.method} ${req.url}`);
+      res.writeHead(req.url === '/login' ? 200 : 302, { Location: '/login' }).end('<p>Log in</p>');
+    });
+    servers.push(redirecting);
+    const url = `http://127.0.0.1:${await listen(redirecting, '127.0.0.1', 0)}`;
+    expect(await run(name, url, newFolder())).toMatchObject(UNKNOWN);
+    expect(requests).toEqual(['POST /v1/index.php']);
+  });
+
   it('gets the result although the first answer was lost, again when it is run again, and pays no second time', async () => {
     const wire = await openLossyWire(stack.port, { losesFirst: true });
     const folder = newFolder();
