@@ -259,6 +259,19 @@ describe('the console in Chromium', () => {
     expect(sandbox.ledger.payouts({ key })).toBe(1);
   });
 
+  it('shows every space of a key: another payout may have one less', async () => {
+    const { page } = admin;
+    const key = `order  ${randomUUID().slice(0, 13)}`;
+    expect((await withdraw(gateway.url, { key, fault: 'reset-before-execute' })).status).toBe(502);
+    await openDialog(admin, key);
+    // As it is on the screen.
+    expect(await page.getByRole('dialog').locator('code').first().innerText()).toBe(key);
+    expect(await page.locator('table a.mono').allInnerTexts()).toContain(key);
+    await release(admin);
+    await page.getByText('The key was released.').waitFor();
+    await page.getByRole('button', { name: 'Close' }).click();
+  });
+
   it('explains that a key was resolved by somebody else meanwhile, and writes nothing', async () => {
     const { page } = admin;
     const key = await leaveInDoubt({ executes: true });
