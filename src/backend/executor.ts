@@ -119,16 +119,11 @@ export class Executor {
       };
       const reader = new ResponseReader(rules, this.#streams, end);
       try {
-        this.#pool.dispatch(
-          {
-            path: request.target,
-            method: request.method as Dispatcher.HttpMethod,
-            headers: request.headers,
-            body: request.body,
-            ...(request.body.length > 0 && mayLeaveBody(request.method) && { reset: true }),
-          },
-          reader,
-        );
+        const { target, headers, body } = request;
+        const method = request.method as Dispatcher.HttpMethod;
+        const options = { path: target, method, headers, body };
+        const mustClose = body.length > 0 && mayLeaveBody(method);
+        this.#pool.dispatch(mustClose ? { ...options, reset: true } : options, reader);
       } catch (error) {
         reader.onResponseError(undefined, error as Error);
       }
