@@ -3,7 +3,7 @@ import type { ClientTls } from '../lib/certificate.ts';
 import { afterReading, type Clock } from '../lib/clock.ts';
 import type { Exchange } from '../lib/exchange.ts';
 import { hasField, valuesOf } from '../requests/fields.ts';
-import { endToEndHeaders, mayLeaveBody } from './headers.ts';
+import { endToEndHeaders, METHODS_WITH_BODY } from './headers.ts';
 import { OversizeBody, OversizeStreams, StreamCut } from './oversize.ts';
 import type { UpstreamOptions } from './upstream-options.ts';
 
@@ -122,7 +122,7 @@ export class Executor {
         const { target, headers, body } = request;
         const method = request.method as Dispatcher.HttpMethod;
         const options = { path: target, method, headers, body };
-        const mustClose = body.length > 0 && mayLeaveBody(method);
+        const mustClose = body.length > 0 && !METHODS_WITH_BODY.includes(method);
         this.#pool.dispatch(mustClose ? { ...options, reset: true } : options, reader);
       } catch (error) {
         reader.onResponseError(undefined, error as Error);

@@ -133,10 +133,10 @@ const isReplaced = (name: string, { keepState }: TraceContext): boolean =>
   name === 'traceparent' || (name === 'tracestate' && !keepState);
 
 /**
- * Whether an old backend may leave the body of such a request unread, and then read it as the next request: past the gateway, in
- * anybody's name. So this must be the last request of its connection, and say so.
+ * An old backend may leave the body of a request with another method unread, and then read it as the next request: past the gateway, in
+ * anybody's name. So such a request must be the last one of its connection, and say so.
  */
-export const mayLeaveBody = (method = ''): boolean => !['POST', 'PUT', 'PATCH'].includes(method);
+export const METHODS_WITH_BODY: readonly string[] = ['POST', 'PUT', 'PATCH'];
 
 /** The fields of a response for the merchant: without the hop-by-hop fields, in their order and case. */
 export function endToEndHeaders(headers: RawHeaders): string[] {

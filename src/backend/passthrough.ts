@@ -13,7 +13,7 @@ import {
   sendProblemOnSocket,
   sendProblemOrCut,
 } from '../lib/problem.ts';
-import { mayLeaveBody, type RawHeaders } from './headers.ts';
+import { METHODS_WITH_BODY, type RawHeaders } from './headers.ts';
 import { answer, incomplete, refuseAnswer, setRequestId } from './passthrough-answer.ts';
 import type { UpstreamOptions } from './upstream-options.ts';
 
@@ -114,7 +114,7 @@ function framing(req: IncomingMessage): http.IncomingHttpHeaders {
   if (length === undefined) return {};
   return {
     'content-length': length,
-    ...(hasBody(req) && mayLeaveBody(req.method) && { connection: 'close' }),
+    ...(hasBody(req) && !METHODS_WITH_BODY.includes(req.method ?? '') && { connection: 'close' }),
   };
 }
 

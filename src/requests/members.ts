@@ -21,10 +21,9 @@ export type Where = readonly (readonly [name: string, value: string])[];
 
 type Answer = 'yes' | 'no' | 'unclear';
 
-/** Common frameworks run a request with one of these members under the method that it names. The second one is that of ASP.NET MVC. */
-const METHOD_MEMBERS = ['_method', 'x-http-method-override'];
-
-const namesMethod = (member: Member): boolean => METHOD_MEMBERS.some((name) => mayBeNamed(member, name));
+/** Whether common frameworks run a request with this member under the method that it names. The second name is that of ASP.NET MVC. */
+const namesMethod = (member: Member): boolean =>
+  mayBeNamed(member, '_method') || mayBeNamed(member, 'x-http-method-override');
 
 /** PHP ignores the members of a form or a query beyond this number, by default. */
 const MAX_MEMBERS = 1000;
@@ -47,7 +46,7 @@ export function mayHaveMembers({ rawHeaders }: IncomingMessage): boolean {
 }
 
 /**
- * One of {@link METHOD_MEMBERS} as a whole word, or a name that PHP turns into the first one; or a name in a multipart body that readers
+ * A name of {@link namesMethod} as a whole word, or a name that PHP turns into the first one; or a name in a multipart body that readers
  * put together from parts.
  */
 const OVERRIDE = /(?<![\w.-])(?:[._[]method|x-http-method-override)(?![\w-])|\bname(?:\*\d|\s*=\s*"?=\?)/i;
