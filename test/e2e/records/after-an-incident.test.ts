@@ -163,6 +163,7 @@ it('the commands of the runbook release nothing if step 3 was left out and an ea
 it.each([
   ['was a dry run', '1 would be completed, 0 would be released\n'],
   ['ended in the middle of a line, as on a full disk', 'ok   M-ALPHA order-1: is now completed\nok   M-AL'],
+  ['ended before the summary says what was not resolved', '1 completed, 0 released'],
 ])('the commands of the runbook release nothing if step 3 %s', async (_, resolved) => {
   const { store, requests, folder, file } = await openIncident(2);
   writeFileSync(join(folder, 'resolved.txt'), resolved);
