@@ -216,7 +216,7 @@ class PostgresTransaction implements Transaction {
   /** A function that never returns must not keep its place in the pool when the server has ended its transaction. */
   #onEnd = () => this.#release(true);
 
-  /** What the function sends after a COMMIT or ROLLBACK of its own would be committed without its key. */
+  /** If the function has ended the transaction, each further statement would be committed without its key. */
   #noteEnd(): void {
     if (this.#client.getTransactionStatus() === 'I') this.#isOver = true;
   }

@@ -76,7 +76,7 @@ export function lockClock(file: string, boot: Buffer | undefined): DatabaseSync 
       // A transaction that has read holds a lock that others can share.
       lock.exec(boot ? 'BEGIN' : 'BEGIN EXCLUSIVE');
       if (!boot || versionOf(lock) === seen) return lock;
-      // Only while nobody shares it. Then it reads again, because another process may come in between.
+      // Succeeds only while no other process shares the lock. Another one may write its boot id before the next BEGIN, so it is read again.
       lock.exec(`ROLLBACK; BEGIN EXCLUSIVE; PRAGMA user_version = ${seen}; COMMIT`);
     } catch (error) {
       if (lock.isTransaction) lock.exec('ROLLBACK');
