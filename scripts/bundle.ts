@@ -71,11 +71,17 @@ const escaped = (unit: string) => `\\u${unit.charCodeAt(0).toString(16).padStart
 /** A program in one CommonJS file, which V8 can take with its compiled code. */
 async function bundled(input: string): Promise<string> {
   const define = { 'import.meta.url': 'FILE_URL', 'import.meta.main': 'false' };
+  // As globals these have getters, which V8 calls for each use.
+  const inject: Record<string, [module: string, name: string]> = {
+    Buffer: ['node:buffer', 'Buffer'],
+    performance: ['node:perf_hooks', 'performance'],
+    process: ['node:process', 'default'],
+  };
   const banner = "const FILE_URL = require('node:url').pathToFileURL(__filename).href;";
   const { output: files } = await build({
     ...common,
     input,
-    transform: { target, define },
+    transform: { target, define, inject },
     output: { ...output, format: 'cjs', banner },
   });
   return files[0].code;

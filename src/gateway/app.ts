@@ -119,7 +119,7 @@ export class AppVersions {
         // Sends a protected request with a key through the engine to the backend.
         this.#protect(limits, forward),
         // Sends every other request to the backend.
-        (req, res, next) => forward.handle(req, res, next),
+        forward.handle.bind(forward),
       ],
       refusalAnswerer(emit),
       classes,
@@ -162,7 +162,7 @@ export class AppVersions {
       hop,
       headers,
       takeBody: (req, res) => takeWholeBody(req, res, limits),
-      send: (req, maySend) => forward.send(req, maySend),
+      send: forward.send.bind(forward),
       emit,
     });
   }
@@ -192,7 +192,7 @@ export function createApp(
   app.disable('x-powered-by').disable('etag');
   // Express must not parse the query: only `identify` reads it.
   app.set('query parser', false);
-  app.use([...path]);
+  app.use(inOneLayer(path));
   const [admit, checkHead] = path;
   const { Request, Response } = classes ?? classesOf(app);
   // Express reads these two as prototypes; its types say that they are whole requests and responses.
@@ -212,6 +212,31 @@ export function createApp(
         );
       else app(req as Request, res as Response, end);
     },
+  };
+}
+
+/**
+ * One layer of Express for all middleware: for each layer Express looks at the path again, sets properties of the request, and calls four
+ * functions, which is a fiftieth of a balance read for nine of them. As Express does, it skips the remaining middleware after an
+ * argument of `next`, and takes for one what a middleware throws or rejects.
+ */
+function inOneLayer(path: readonly Middleware[]): Middleware {
+  return (req, res, last) => {
+    let at = 0;
+    const next = (refusal?: unknown): void => {
+      const middleware = path[at++];
+      if (refusal !== undefined || !middleware) {
+        last(refusal);
+        return;
+      }
+      try {
+        const running = middleware(req, res, next);
+        if (running instanceof Promise) running.catch(last);
+      } catch (error) {
+        last(error);
+      }
+    };
+    next();
   };
 }
 

@@ -1,4 +1,4 @@
-import { contextOf, type Identity, type Merchant, type Middleware } from '../lib/context.ts';
+import { contextOf, type Merchant, type Middleware } from '../lib/context.ts';
 import { type Problem, problem } from '../lib/problem.ts';
 import { challenge } from './authorization-header.ts';
 
@@ -11,18 +11,12 @@ export function authorise({ realm }: { realm: string }): Middleware {
   return (req, _res, next) => {
     const { merchant, identity } = contextOf(req);
     if (!merchant || !identity) throw new Error('authenticate and identify must come before authorise');
-    next(refusalOf(merchant, identity, realm));
+    if (merchant.scopes.includes('*')) return next();
+    if (identity.unclear === undefined) return next(refusalOfScopes(merchant, identity.scopes, realm));
+    const detail =
+      'The secret key may call only some operations, and it is unclear which operation this request is';
+    next(refuse(realm, `${detail}: ${identity.unclear}.`));
   };
-}
-
-function refusalOf({ scopes }: Merchant, identity: Identity, realm: string): Problem | undefined {
-  if (scopes.includes('*')) return undefined;
-  if (identity.unclear !== undefined)
-    return refuse(
-      realm,
-      `The secret key may call only some operations, and it is unclear which operation this request is: ${identity.unclear}.`,
-    );
-  return refusalOfScopes({ scopes }, identity.scopes, realm);
 }
 
 /** The refusal of a secret key that lacks one of the scopes. */

@@ -20,7 +20,11 @@ export const hopOf = (layer: string, storeId: string | undefined): string | unde
  */
 export function addHop(req: IncomingMessage, hop: string | undefined): Problem | undefined {
   const field = req.headers[HOPS] as string | undefined;
-  const hops = field?.split(',', MAX_HOPS).map((text) => text.trim()) ?? [];
+  if (field === undefined) {
+    if (hop !== undefined) req.headers[HOPS] = hop;
+    return undefined;
+  }
+  const hops = field.split(',', MAX_HOPS).map((text) => text.trim());
   if (hops.length === MAX_HOPS || !hops.every((text) => HOP.test(text) && text !== hop))
     return problem('loop_detected', 'Gateways forward the request in a circle; this one did not send it.');
   if (hop !== undefined) req.headers[HOPS] = [...hops, hop].join(', ');
