@@ -2,7 +2,7 @@ import { pause } from '../lib/clock.ts';
 import type { ResolutionNote } from '../store/doubts.ts';
 import { StoreUnavailable } from '../store/types.ts';
 import { readNoted, writeNoted } from './identity-file.ts';
-import { differenceOf, LOOK_EVERY_MS, type StoreWatchOptions } from './store-watch.ts';
+import { differenceOf, isOlder, LOOK_EVERY_MS, type StoreWatchOptions } from './store-watch.ts';
 
 /**
  * Accepts a store that forgot keys, so that its gateways start new keys again.
@@ -23,12 +23,13 @@ export async function acceptStore(
 ): Promise<string | undefined> {
   const noted = await readNoted(file);
   const found = await store.readIdentity(mode);
-  const what = noted.changed?.what ?? differenceOf(noted.mark, found, 0);
+  const difference = differenceOf(noted.mark, found, 0);
+  const what = noted.changed?.what ?? difference;
   if (what === undefined) return undefined;
   // An older store gets another id, because the newer one, if it is put back later, lacks what is executed from now on. An emptied store
-  // gets its identity, so that one that is emptied after this is not accepted. A gateway that does not refuse has gone on with the store and
-  // noted its id, which others know too: another id would make each of them refuse or warn.
-  const replaced = refuses ? noted.mark.id : undefined;
+  // gets its identity, so that one that is emptied after this is not accepted. Any other id stays, because other gateways know it, and would
+  // refuse or warn: that of the right store, after a wrong one by mistake, and that of a gateway that does not refuse and has gone on.
+  const replaced = refuses && (isOlder(what) || isOlder(difference)) ? noted.mark.id : undefined;
   const isNamed = found && found.id !== replaced;
   // A visit writes the identity to every master, which would hide that one has lost it.
   if (!isNamed && found?.unread)

@@ -311,6 +311,11 @@ export async function storeIdOf(
   return () => id;
 }
 
+const OLDER = 'the store is older than it was';
+
+/** Whether a difference is that of an older store. */
+export const isOlder = (what: string | undefined): boolean => what?.startsWith(OLDER) ?? false;
+
 /** How the store differs from the one that was seen before, unless it may be the same. */
 export function differenceOf(
   noted: StoreIdentity,
@@ -323,7 +328,7 @@ export function differenceOf(
       : found.id !== noted.id
         ? 'the store is not the one that was used before: it is another one, or it was emptied'
         : found.count < noted.count + grown
-          ? 'the store is older than it was: it was restored from a backup, or has lost writes'
+          ? `${OLDER}: it was restored from a backup, or has lost writes`
           : undefined;
   return what && `${what}; keys that it has forgotten can be paid again`;
 }

@@ -184,6 +184,23 @@ it('the newer store is refused if it is put back after the older one was accepte
   expect(sandbox.ledger.payouts({ key: 'since' })).toBe(1);
 });
 
+it('a gateway that had the wrong store by mistake leaves the id of the right one, which others use', async () => {
+  const site = new Site();
+  const store = { kind: 'sqlite', path: site.data } as const;
+  const other = new Site({ store });
+  await (await site.start()).shutdown();
+  await (await other.start()).shutdown();
+  const mistaken = await startHere({ ...site.config, store: { ...store, path: newFolder() } }, site.folder);
+  expect((await readiness(mistaken)).status).toBe(503);
+  await mistaken.shutdown();
+
+  const refusing = await startHere(site.config, site.folder);
+  expect((await withdraw(refusing.url, { key: 'mistaken' })).status).toBe(503);
+  expect((await site.accept()).code).toBe(0);
+  await until(async () => (await withdraw(refusing.url, { key: 'mistaken' })).status === 201);
+  expect(await other.check()).toEqual([]);
+});
+
 it('a store that was restored is a warning while a gateway observes, and with durability.mayLoseOnFailover', async () => {
   const redis = await startRedis();
   const { store } = onRedis(redis);
