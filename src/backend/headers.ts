@@ -77,8 +77,11 @@ const SET_BY_GATEWAY = new Set([
 /** Fields of proxies. Only a trusted proxy is believed: anyone else could pose as another client. */
 const OF_PROXIES = /^x-forwarded-/;
 
-/** Orders to an Envoy, such as that of Istio: to send a request again, or to answer 204 if the backend takes too long. */
-const ORDERS = 'x-envoy-';
+/**
+ * Orders to an Envoy, such as that of Istio, or to a Linkerd: to send a request again, to another service, or to answer 204 if the
+ * backend takes too long.
+ */
+const [TO_ENVOY, TO_LINKERD] = ['x-envoy-', 'l5d-'] as const;
 
 /** Fields that the gateway sets itself only for some requests, or under some options. */
 const SOMETIMES_SET = new Set(['authorization', 'accept-encoding', 'traceparent', 'tracestate']);
@@ -88,7 +91,8 @@ export const isOfGateway = (name: string): boolean =>
   SET_BY_GATEWAY.has(name) ||
   HOP_BY_HOP.has(name) ||
   OF_PROXIES.test(name) ||
-  name.startsWith(ORDERS) ||
+  name.startsWith(TO_ENVOY) ||
+  name.startsWith(TO_LINKERD) ||
   SOMETIMES_SET.has(name);
 
 /** Other names are dropped: a CGI backend reads X_Merchant_Code and X.Merchant.Code as X-Merchant-Code, so a client could forge it. */
@@ -104,7 +108,7 @@ export function forwardedHeaders(headers: RawHeaders, forwarding: Forwarding): s
     const name = raw.toLowerCase();
     if (SET_BY_GATEWAY.has(name) || HOP_BY_HOP.has(name) || nominated.has(name)) continue;
     // Not even from a trusted proxy: most pass on what a merchant sends.
-    if (name.startsWith(ORDERS)) continue;
+    if (name.startsWith(TO_ENVOY) || name.startsWith(TO_LINKERD)) continue;
     if (!client.isPeerTrusted && OF_PROXIES.test(name)) continue;
     if (!UNAMBIGUOUS.test(name) && !forwarding.keepUnderscore.includes(name)) continue;
     if (forwarding.unencoded && name === 'accept-encoding') continue;

@@ -89,6 +89,17 @@ describe.each([
     expect(Object.keys(got).filter((name) => name.startsWith('x-envoy'))).toEqual([]);
   });
 
+  it('has no orders to a Linkerd there either', async () => {
+    const orders = [
+      'L5d-Retry-Http: 5xx',
+      'l5d-retry-limit: 3',
+      'l5d-timeout: 1ms',
+      'l5d-dst-override: other.svc:80',
+    ];
+    const { fields: got } = await received([ALPHA, ...orders]);
+    expect(Object.keys(got).filter((name) => name.startsWith('l5d'))).toEqual([]);
+  });
+
   it('has the merchant’s address, X-Forwarded fields and the request id', async () => {
     const claims = ['X-Forwarded-For: 198.51.100.1', 'X-Forwarded-Proto: https', 'X-Request-Id: order-4711'];
     // No proxy is trusted, so what the merchant says about its address is not believed.
