@@ -6,6 +6,7 @@ import { expect, onTestFinished, test } from 'vitest';
 import { systemClock } from '../../src/lib/clock.ts';
 import type { PostgresOptions } from '../../src/store/postgres/health.ts';
 import { PostgresRegister } from '../../src/store/postgres/register.ts';
+import { statementsFor } from '../../src/store/postgres/sweep.ts';
 import type { Create } from '../../src/store/register.ts';
 import { creation, newId, newRecord } from '../registers/records.ts';
 import { emitTo } from '../support/emit.ts';
@@ -196,4 +197,14 @@ test('a record whose expiry somebody has set to infinity is read and refused as 
   expect(again).toMatchObject({ done: false, held: seen });
   const { records } = await register.list({ open: true, limit: 10 });
   expect(records.map(({ id }) => id)).toEqual(expect.arrayContaining([kept, other]));
+});
+
+test('a record whose expiry somebody has put off is not removed before', async () => {
+  const register = await opened();
+  const id = newId();
+  await register.create(id, creation(newRecord({ state: 'in_doubt' })) as Create);
+  const change = `UPDATE oncegate.records SET due = clock_timestamp(), expires_at = clock_timestamp() + interval '1 hour' WHERE id = $1`;
+  await server.admin.query(change, [Buffer.from(id, 'hex')]);
+  for (const text of statementsFor('oncegate')) await server.admin.query(text);
+  expect(await register.read(id)).toMatchObject({ record: { state: 'in_doubt' } });
 });

@@ -7,6 +7,9 @@ const PAUSE_MS = 1000;
 /** After a step that removed as many rows as it may. */
 const SHORT_PAUSE_MS = 20;
 
+/** Both, because a person who puts off when a record expires may leave `due` as it was. */
+const IS_DUE = `due <= ${CLOCK} AND expires_at <= ${CLOCK}`;
+
 /**
  * Removes rows that are due, a few at a time. The condition stands twice, because a row may have been taken by a new start since it was
  * selected; a row that a request is writing is passed over.
@@ -14,8 +17,8 @@ const SHORT_PAUSE_MS = 20;
 export const statementsFor = (schema: string): string[] => [
   ...["state <> 'completed'", "state = 'completed'"].map(
     (half) => `DELETE FROM ${schema}.records WHERE id = ANY (ARRAY(
-        SELECT id FROM ${schema}.records WHERE ${half} AND due <= ${CLOCK} ORDER BY due LIMIT ${SWEPT_AT_ONCE} FOR UPDATE SKIP LOCKED))
-      AND due <= ${CLOCK} RETURNING 1`,
+        SELECT id FROM ${schema}.records WHERE ${half} AND ${IS_DUE} ORDER BY due LIMIT ${SWEPT_AT_ONCE} FOR UPDATE SKIP LOCKED))
+      AND ${IS_DUE} RETURNING 1`,
   ),
   `DELETE FROM ${schema}.audit WHERE number = ANY (ARRAY(
       SELECT number FROM ${schema}.audit WHERE expires_at <= ${CLOCK} LIMIT ${SWEPT_AT_ONCE} FOR UPDATE SKIP LOCKED)) RETURNING 1`,
