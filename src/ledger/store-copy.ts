@@ -231,9 +231,9 @@ export class Copy {
     if (!seen) return undefined;
     const { record } = seen;
     const { operation, state, token, lifetimes } = record;
-    // An operator has removed its TTL, or set its expiry to infinity. The copy expires, but not early.
-    const isEndless = seen.expiresInMs < 0 || !Number.isFinite(seen.expiresInMs);
-    const expiresInMs = isEndless ? lifetimes.inDoubtRetentionMs : seen.expiresInMs;
+    // An operator has removed its TTL, or set its expiry to infinity, or its slot moves. The copy expires, but not early.
+    const isUnknown = seen.expiresInMs <= 0 || !Number.isFinite(seen.expiresInMs);
+    const expiresInMs = isUnknown ? lifetimes.inDoubtRetentionMs : seen.expiresInMs;
     const write = { kind: 'replace', revision: undefined, record, operation, expiresInMs } as const;
     const reply = await to.register.replace(id, write);
     const held = reply.done ? undefined : reply.held?.record;

@@ -170,6 +170,18 @@ it.each(['sqlite', 'application'] as const)(
   },
 );
 
+it('a result that was read while its slot moves, which shows no lifetime, is not copied as one that has expired', async () => {
+  const [source, destination] = [await places.redis(), await places.sqlite()];
+  const owner = await bring(await opened(source), 'completed');
+  const [from, to] = [await side(source), await side(destination)];
+  const { register } = from;
+  const read = register.read.bind(register);
+  // The move is given up before the copy looks at the slots again.
+  register.read = async (id) => ({ ...((await read(id)) as Seen), expiresInMs: 0 });
+  expect(await new Copy({ from, to }).run()).toMatchObject({ completed: 1 });
+  expect(await (await opened(destination)).start(duplicateOf(owner))).toMatchObject({ kind: 'completed' });
+});
+
 const progressOf = (epoch: number, state: CopyState, runId = 'run'): CopyProgress => ({
   ...{ epoch, state, runId },
   ...{ copyId: 'copy', source: { id: 'ab', count: 2 } },
