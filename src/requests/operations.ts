@@ -1,5 +1,11 @@
 import type { IncomingMessage } from 'node:http';
-import { contextOf, type Identity, type Middleware, type OperationIdempotency } from '../lib/context.ts';
+import {
+  contextOf,
+  type Identity,
+  type Middleware,
+  type Operation,
+  type OperationIdempotency,
+} from '../lib/context.ts';
 import { problem } from '../lib/problem.ts';
 import { type BodyLimits, type Taken, takeBody } from './body.ts';
 import { type Candidate, type DeclaredOperation, DeclaredPaths } from './declared-paths.ts';
@@ -86,7 +92,9 @@ const NO_MEMBERS: Members = { kind: 'members', members: [] };
 /** Decides which operation a request is, and whether an idempotency key protects it. */
 export class Operations {
   readonly #paths: DeclaredPaths;
-  readonly #other: Pick<Identity, 'operation' | 'scopes' | 'isDeclared'>;
+  readonly #policy: OperationIdempotency;
+  /** Of a request whose path may be overridden: it may be any operation. */
+  readonly #overridden: Other;
   readonly #undeclared: { unsafe: Identity; safe: Identity };
   readonly #refusesUndeclared: boolean;
   readonly #earlier: readonly Operations[];
@@ -97,7 +105,8 @@ export class Operations {
   ) {
     const isRefused = undeclared === 'refuse';
     this.#paths = new DeclaredPaths(declared);
-    this.#other = { operation: { name: 'other', idempotency }, scopes: ['other'], isDeclared: false };
+    this.#policy = idempotency;
+    this.#overridden = otherAmong(declared, idempotency);
     const unsafe = {
       ...{
         operation: { name: 'undeclared', idempotency },
@@ -170,7 +179,7 @@ export class Operations {
     if (isOverridden) {
       const unclear = 'a header may override its method or its path';
       return {
-        ...{ ...this.#other, unclear, isProtected: true, keyRequired },
+        ...{ ...this.#overridden, unclear, isProtected: true, keyRequired },
         isRefused: this.#refusesUndeclared,
       };
     }
@@ -181,7 +190,7 @@ export class Operations {
       const unclear = overrideOf(head, req, query, body);
       const isRefused = !first && this.#refusesUndeclared;
       if (unclear !== undefined)
-        return { ...this.#other, unclear, isProtected: true, keyRequired, isRefused };
+        return { ...this.#otherOf(onPath), unclear, isProtected: true, keyRequired, isRefused };
     }
     const isByMembers = onPath.some(({ where }) => where.length > 0);
     if (first && !isByMembers) return identityOf(first, !isSafe(req.method));
@@ -189,23 +198,31 @@ export class Operations {
     const isProtected = !isSafe(req.method) || couldSelect(onPath, members);
     if (candidates.length === 0)
       return this.#resemblingIdentity(req.method ?? '', onPath, isProtected, keyRequired);
-    const other = {
-      ...{ ...this.#other, isProtected, keyRequired: false },
+    const other = (): Identity => ({
+      ...{ ...this.#otherOf(onPath), isProtected, keyRequired: false },
       ...(route !== undefined && { route }),
-    };
-    const unclear = { ...other, keyRequired: keyRequired && isProtected };
-    if (members.kind === 'unclear') return { ...unclear, unclear: members.reason };
+    });
+    const unclear = (reason: string): Identity => ({
+      ...other(),
+      keyRequired: keyRequired && isProtected,
+      unclear: reason,
+    });
+    if (members.kind === 'unclear') return unclear(members.reason);
     // A backend that ignores methods may execute an operation of another method, unless the request selects one of its own method.
     const hidden = onPath.find((one) => !candidates.includes(one) && maySelect(one, members));
     for (const candidate of candidates) {
       const answer = selects(members.members, candidate.where);
       if (answer === 'yes' && (!hidden || candidate.where.length > 0))
         return identityOf(candidate, isProtected);
-      if (answer === 'unclear')
-        return { ...unclear, unclear: `it may or may not be ${candidate.operation.name}` };
+      if (answer === 'unclear') return unclear(`it may or may not be ${candidate.operation.name}`);
     }
-    if (hidden) return { ...unclear, unclear: `an old backend may take it for ${hidden.operation.name}` };
-    return other;
+    if (hidden) return unclear(`an old backend may take it for ${hidden.operation.name}`);
+    return other();
+  }
+
+  #otherOf(onPath: readonly Candidate[]): Other {
+    const operations = onPath.map(({ operation }) => operation);
+    return otherAmong(operations, this.#policy);
   }
 
   /** A declared path with another method, or a path that a lenient backend could take for a declared one. */
@@ -217,7 +234,7 @@ export class Operations {
   ): Identity {
     const names = onPath.map(({ operation }) => operation.name);
     return {
-      ...this.#other,
+      ...this.#otherOf(onPath),
       // With the name of an operation that reads, a secret key must not send other methods to its path: they need `undeclared` too.
       scopes: isOnEveryPath(method, onPath) ? names : [...names, 'undeclared'],
       isProtected,
@@ -246,6 +263,20 @@ export class OperationsHistory {
     this.#versions.set(identification, operations);
     return operations;
   }
+}
+
+type Other = Pick<Identity, 'operation' | 'scopes' | 'isDeclared'>;
+
+/**
+ * The operation `other`, for a request that may be one of these. A status frees its key only if it does so under each of them, and
+ * leaves it in doubt if it does so under one.
+ */
+function otherAmong(perhaps: readonly Operation[], policy: OperationIdempotency): Other {
+  const policies = perhaps.map(({ idempotency }) => idempotency).filter(({ key }) => key !== 'none');
+  const release = policy.release.filter((status) => policies.every((one) => one.release.includes(status)));
+  const unknown = [...new Set([policy, ...policies].flatMap((one) => one.unknown))];
+  const idempotency = { ...policy, release, unknown };
+  return { operation: { name: 'other', idempotency }, scopes: ['other'], isDeclared: false };
 }
 
 /** Why a member may override the method. */

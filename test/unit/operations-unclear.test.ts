@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import type { Operations } from '../../src/requests/operations.ts';
+import { Operations } from '../../src/requests/operations.ts';
 import {
   action,
   balance,
@@ -8,6 +8,7 @@ import {
   expectIdentity,
   FORM,
   INDEX,
+  idempotency,
   identify,
   nameOf,
   operationsOf,
@@ -88,6 +89,46 @@ describe('a request is unclear if two readers could take it for different operat
       [exampleOperations, '/v2/get_balance?_method=PUT'],
     ] as const)
       expectUnclear(declared, { url, method: 'GET' }, { unclear: byMethod });
+  });
+});
+
+describe('while it is unclear which operation a request is', () => {
+  const withPolicy = (operation: ReturnType<typeof declare>, release: number[], unknown: number[]) => ({
+    ...operation,
+    idempotency: { ...operation.idempotency, release, unknown },
+  });
+  const operations = new Operations(
+    [
+      // Its rate limiter counts the payouts that were made, and a proxy in front of it answers 500 for a lost connection.
+      withPolicy(action('withdraw'), [401], [500, 502]),
+      withPolicy(action('checkout'), [401, 429, 404], [502]),
+      withPolicy(declare('note', { method: 'POST', path: '/v1/notes' }, 'none'), [], [418]),
+      withPolicy(declare('refund', { method: 'POST', path: '/v1/refunds' }), [429], [503]),
+    ],
+    { idempotency: { ...idempotency, release: [401, 429], unknown: [502] }, undeclared: 'protect' },
+  );
+  const policyOf = (shape: RequestShape) => identify(operations, shape).operation.idempotency;
+
+  test('a status frees its key only if it does so under each of them, and leaves it in doubt if it does so under one', () => {
+    for (const shape of [
+      ...[{ body: undefined }, { body: '[]' }, { url: '/V1/index.php' }, { method: 'PUT' }],
+      ...[{ fields: { Cookie: 'action=x' }, body: '{"action":"checkout"}' }],
+    ])
+      expect(policyOf(shape), JSON.stringify(shape)).toMatchObject({ release: [401], unknown: [502, 500] });
+    expect(policyOf({ url: '/v1/refunds/' })).toMatchObject({ release: [429], unknown: [502, 503] });
+    expect(policyOf({ url: '/v1/refunds?_method=PUT' })).toMatchObject({ release: [429] });
+  });
+
+  test('and a header may override its path, it may be any that takes a key', () => {
+    for (const url of ['/v3/echo', '/v1/refunds'])
+      expect(policyOf({ url, fields: { 'X-Original-URL': INDEX } })).toMatchObject({
+        ...{ release: [], unknown: [502, 500, 503] },
+      });
+  });
+
+  test('an undeclared path has the default policy', () => {
+    expect(policyOf({ url: '/v3/echo' })).toMatchObject({ release: [401, 429], unknown: [502] });
+    expect(policyOf({ url: '/v1/Notes' })).toMatchObject({ release: [401, 429], unknown: [502] });
   });
 });
 
