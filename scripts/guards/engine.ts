@@ -154,7 +154,7 @@ export const executionGuards: readonly Guard[] = [
   ],
   [
     'a second request that is told to wait for the first one completes the key',
-    [OUTCOME, 'decideFor', 'STILL_RUNS.includes(statusOf(exchange))', 'false'],
+    [OUTCOME, 'decideFor', 'NOT_OF_THE_FIRST.includes(statusOf(exchange))', 'false'],
     ['engine/retry', 'a second request that is told that the first one still runs leaves the key in doubt'],
   ],
   [

@@ -42,17 +42,17 @@ export function completionOf(exchange: Exchange): Completion {
   throw new TypeError(`an exchange of kind ${exchange.kind} cannot complete a record`);
 }
 
-/** Statuses with which an idempotent backend says that the first request still runs. */
-const STILL_RUNS = [409, 425];
+/** Statuses with which an idempotent backend says that the first request still runs, or that this one was not admitted. */
+const NOT_OF_THE_FIRST = [409, 425, 401, 429];
 
 /**
  * After a restart nothing is released, because the first request may have been executed even if the second was not. For the
- * same reason an answer that may be about the first request, which still runs, does not complete the key.
+ * same reason an answer that does not say what the first request did, which may still run, does not complete the key.
  */
 export function decideFor(statuses: StatusPolicy, exchange: Exchange, again: boolean): Decision {
   const decision = decide(exchange, statuses);
   if (!again) return decision;
-  return decision === 'release' || STILL_RUNS.includes(statusOf(exchange)) ? 'in_doubt' : decision;
+  return decision === 'release' || NOT_OF_THE_FIRST.includes(statusOf(exchange)) ? 'in_doubt' : decision;
 }
 
 /** Why it is unknown whether the backend executed, for people. May be longer than a record holds. */

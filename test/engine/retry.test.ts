@@ -55,6 +55,19 @@ describe.concurrent('under inDoubt: retry', () => {
     expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed', decision: 'complete' });
   });
 
+  it('a second request that was refused leaves the key in doubt, also if its status is not in release', async () => {
+    await using rig = new Rig();
+    const { engine } = rig.engine(await rig.store());
+    const call = newCall(unknown, { inDoubt: 'retry' });
+    await engine.handle(call);
+    for (const status of [401, 429]) {
+      const refused = newCall(complete('refused', status), { inDoubt: 'retry', key: call.key });
+      const second = { ...refused, statuses: { release: [503], unknown: [] } };
+      expect(await engine.handle(second)).toMatchObject({ kind: 'executed', decision: 'in_doubt' });
+    }
+    expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed', decision: 'complete' });
+  });
+
   it('a restart that is pending when the engine closes releases nothing', async () => {
     await using rig = new Rig();
     const store = await rig.faultyStore();
