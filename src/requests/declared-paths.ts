@@ -2,7 +2,7 @@ import { match as compile } from 'path-to-regexp';
 import type { Identity, Operation } from '../lib/context.ts';
 import { literalOf, type MatchOptions, matcherOf } from './match-options.ts';
 import type { Where } from './members.ts';
-import { lookalikesOf, patternReadings, withoutFileName } from './target.ts';
+import { lookalikesOf, patternReadings, withFormatless, withoutFileName } from './target.ts';
 
 /** An operation with the requests that it matches. */
 export interface DeclaredOperation extends Operation {
@@ -74,11 +74,11 @@ export class DeclaredPaths {
   /** Operations whose path a lenient backend could take this one for. */
   resembling(path: string): readonly Candidate[] {
     const found = new Set<Candidate>();
-    const lookalikes = lookalikesOf(path);
+    const lookalikes = withFormatless(lookalikesOf(path));
     for (const lookalike of lookalikes)
       for (const candidate of this.#byLookalike.get(lookalike) ?? NONE) found.add(candidate);
     if (this.#patterns.length > 0) {
-      const readings = patternReadings(path);
+      const readings = withFormatless(patternReadings(path));
       for (const { candidate, lenient, unnamed } of this.#patterns)
         if (
           readings.some((reading) => lenient(reading)) ||

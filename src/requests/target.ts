@@ -121,6 +121,18 @@ export function patternReadings(path: string): string[] {
   return distinct([...readings, ...readings.map((reading) => reading.replace(ENDING, '') || '/')]);
 }
 
+/**
+ * The readings of a request's path, and those without what follows the first dot of their last segment. Rails and Spring find the route
+ * of `/v1/pay` for `/v1/pay.x` too. Only for requests: calls that are declared with dots, such as `/api/pay.create`, do not resemble each other.
+ */
+export const withFormatless = (readings: readonly string[]): string[] =>
+  distinct([...readings, ...readings.map(withoutFormat)]);
+
+function withoutFormat(path: string): string {
+  const dot = path.indexOf('.', path.lastIndexOf('/') + 2);
+  return dot < 0 ? path : path.slice(0, dot);
+}
+
 /** @param path in lower case; it may be a pattern */
 export function withoutFileName(path: string): string {
   const script = path.search(SCRIPT);

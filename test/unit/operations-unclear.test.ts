@@ -268,6 +268,38 @@ describe('a request that only resembles a declared one', () => {
     expectIdentity(operations, { url }, 'other', { scopes: ['refund'] });
   });
 
+  test('whatever follows a dot at its end may be the name of a format, as for Rails and Spring', () => {
+    const operations = operationsOf(
+      [
+        declare('pay', { method: 'POST', path: '/v1/payments' }, 'required'),
+        declare('refund', { method: 'POST', path: '/v1/payments/:id/refund' }),
+        declare('old', { method: 'POST', path: '/v1/old.json' }),
+        declare('batch', { method: 'POST', path: '/v1/batches/now' }),
+        declare('one', { method: 'POST', path: '/v1/batches/:id' }),
+      ],
+      'pass',
+    );
+    for (const [url, scopes] of [
+      ...['.csv', '.x', '.', '.a.b', '%2Epdf', '.js/', '.text;x'].map((end) => [
+        `/v1/payments${end}`,
+        ['pay'],
+      ]),
+      ...[['/v1/Payments/p-1/refund.csv', ['refund']] as const, ['/v1/old.csv', ['old']] as const],
+      ['/v1/batches/now.csv', ['one', 'batch']],
+    ] as [string, string[]][])
+      expectIdentity(operations, { url }, 'other', { isProtected: true, scopes });
+    expect(identify(operations, { url: '/v1/payments.csv' }).keyRequired).toBe(true);
+    // A name that only begins with a dot, a dot in another part of the path, and the value of a parameter.
+    for (const url of ['/v1/.payments', '/v1.x/payments', '/v1/payments/.csv'])
+      expect(nameOf(operations, { url }), url).toBe('undeclared');
+    expect(nameOf(operations, { url: '/v1/batches/7.csv' })).toBe('one');
+    // Calls with a dot in their names do not resemble each other.
+    const calls = operationsOf([
+      declare('create', { method: 'POST', path: '/api/payments.create' }, 'required'),
+    ]);
+    expect(nameOf(calls, { url: '/api/payments.list' })).toBe('undeclared');
+  });
+
   test('a parameter may look like the name of a script', () => {
     const operations = operationsOf([
       declare('customer', { method: 'POST', path: '/v1/customers/:email' }),
