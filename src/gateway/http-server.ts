@@ -74,6 +74,8 @@ export interface HttpServer {
   server: Server;
   /** Makes every open response close its connection, unless its head was sent. */
   endKeepAlive(): void;
+  /** Accepts nothing more, and closes every connection at once. */
+  closeAll(): void;
   /**
    * Replaces the limits. `headerBytes` holds for connections that are opened later. Node looks for late heads as often as
    * the limits at the start required, so a shorter `headerTimeoutMs` is kept to within a second.
@@ -187,7 +189,12 @@ export function createHttpServer(options: HttpServerOptions): HttpServer {
     options.emit('malformed_request', { outcome: refusal.code });
     sendProblemOnSocket(socket, problemDocument(refusal, randomUUID()));
   });
-  return { server, endKeepAlive: () => responses.endKeepAlive(), limit };
+  const closeAll = () => {
+    server.close();
+    responses.cutOff();
+    server.closeAllConnections();
+  };
+  return { server, endKeepAlive: () => responses.endKeepAlive(), closeAll, limit };
 }
 
 /** Why a handshake failed. The client may also be a probe that only opens a connection. */

@@ -1,6 +1,7 @@
 import type { ServerResponse } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { UnorderedList } from '../lib/collections.ts';
+import { cutOff } from '../lib/problem.ts';
 
 /**
  * How far a response has come that waits for its client to read. `complete`: the gateway has written all of it, and Node
@@ -42,6 +43,11 @@ export class OpenResponses {
   /** Makes every open response close its connection, unless its head was sent. */
   endKeepAlive(): void {
     for (const res of this.#all.values()) if (!res.headersSent) res.shouldKeepAlive = false;
+  }
+
+  /** Cuts off every response whose head was sent and which is incomplete. */
+  cutOff(): void {
+    for (const res of this.#all.values()) if (res.headersSent && !res.writableEnded) cutOff(res);
   }
 
   /** Whether this connection will be closed after one of its open responses. */

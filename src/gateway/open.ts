@@ -160,17 +160,14 @@ async function openInto(closing: AsyncDisposableStack, config: Config, tools: Ga
   const versions = new AppVersions(config, appParts, rateLimiter);
   const { app } = versions;
   // `endKeepAlive` makes the responses that are open then close their connections. `admit` does so for later ones.
-  const { server, endKeepAlive, limit } = createHttpServer({
+  const { server, endKeepAlive, closeAll, limit } = createHttpServer({
     limits: config.limits,
     tls: listenerTls,
     app,
     emit,
     onUpgrade: (req, socket, head) => upgrades.handle(app, req, socket as Socket, head),
   });
-  closing.defer(() => {
-    server.close();
-    server.closeAllConnections();
-  });
+  closing.defer(closeAll);
 
   showConfig(metrics, config);
   showState(metrics, { clock, engine, keys, passthrough, slots, watch });

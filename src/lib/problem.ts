@@ -105,8 +105,19 @@ export function sendProblem(res: ServerResponse, { status, headers, body }: Prob
 
 /** As {@link sendProblem}, but cuts off a response that has begun: a truncated one must not look complete. */
 export function sendProblemOrCut(res: ServerResponse, document: ProblemDocument): void {
-  if (res.headersSent) res.destroy();
+  if (res.headersSent) cutOff(res);
   else sendProblem(res, document);
+}
+
+/**
+ * Cuts off a response that has begun. In HTTP/1.0, which nginx speaks by default, only the end of the connection shows where a response
+ * without a length ends, so the connection is reset. That is possible on TCP only; in TLS, a missing close_notify shows the cut.
+ */
+export function cutOff(res: ServerResponse): void {
+  const { socket, req } = res;
+  const isTcp = socket?.remoteAddress !== undefined && !('encrypted' in socket);
+  if (req.httpVersion === '1.0' && isTcp) socket.resetAndDestroy();
+  res.destroy();
 }
 
 /** Answers on a socket for which Node has no response object, unless it was ended, and closes the connection. */
