@@ -52,7 +52,9 @@ const NOT_OF_THE_FIRST = [409, 425, 401, 429];
 export function decideFor(statuses: StatusPolicy, exchange: Exchange, again: boolean): Decision {
   const decision = decide(exchange, statuses);
   if (!again) return decision;
-  return decision === 'release' || NOT_OF_THE_FIRST.includes(statusOf(exchange)) ? 'in_doubt' : decision;
+  const isExecuted = exchange.kind === 'complete' && executedBehind(exchange.response) === 'yes';
+  const saysNothing = NOT_OF_THE_FIRST.includes(statusOf(exchange)) && !isExecuted;
+  return decision === 'release' || saysNothing ? 'in_doubt' : decision;
 }
 
 /** Why it is unknown whether the backend executed, for people. May be longer than a record holds. */

@@ -68,6 +68,18 @@ describe.concurrent('under inDoubt: retry', () => {
     expect(await engine.handle(retryOf(call))).toMatchObject({ kind: 'executed', decision: 'complete' });
   });
 
+  it('a second request to which another gateway says that the first was executed completes the key, whatever the status', async () => {
+    await using rig = new Rig();
+    const { engine } = rig.engine(await rig.store());
+    const call = newCall(unknown, { inDoubt: 'retry' });
+    await engine.handle(call);
+    const headers = ['Content-Type', 'application/problem+json'];
+    const body = Buffer.from('{"type":"urn:oncegate:problem:response_not_stored"}');
+    const notStored = { kind: 'complete', response: { status: 409, headers, body } } as const;
+    const second = newCall(notStored, { inDoubt: 'retry', key: call.key });
+    expect(await engine.handle(second)).toMatchObject({ kind: 'executed', decision: 'complete' });
+  });
+
   it('a restart that is pending when the engine closes releases nothing', async () => {
     await using rig = new Rig();
     const store = await rig.faultyStore();
