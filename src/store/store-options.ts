@@ -2,12 +2,20 @@ import * as z from 'zod';
 import { clientTlsOptions } from '../backend/upstream-options.ts';
 import { wholeNumber } from '../requests/common-options.ts';
 
-const isRedisUrl = (text: string) =>
-  URL.canParse(text) && /^rediss?:$/.test(new URL(text).protocol) && new URL(text).hostname !== '';
+/** ioredis takes every parameter for one of its options, in place of those that keep it from sending a command twice. */
+const isRedisUrl = (text: string): boolean => {
+  if (!URL.canParse(text)) return false;
+  const { protocol, hostname, pathname, searchParams, hash } = new URL(text);
+  const isServer = /^rediss?:$/.test(protocol) && hostname !== '' && /^\/?\d*$/.test(pathname);
+  return isServer && hash === '' && [...searchParams.keys()].every((name) => name === 'password');
+};
 
 const redisUrl = z
   .string()
-  .refine(isRedisUrl, 'must be an address such as redis://redis.internal:6379 (rediss:// for TLS)');
+  .refine(
+    isRedisUrl,
+    'must be an address such as redis://redis.internal:6379/0 (rediss:// for TLS), without parameters',
+  );
 
 const isAddress = (text: string) => isRedisUrl(text) && /^rediss?:\/\/[^@/]+\/?$/.test(text);
 const redisAddress = z

@@ -39,6 +39,20 @@ describe('the message about a mistake', () => {
       ['store: { kind: redis, url: "redis://r", prefix: "a b" }', 'store.prefix: "a b"', /1 to 64 letters/],
       ['store: { kind: redis, url: "http://r" }', 'store.url: the value', /redis:\/\//],
       ['store: { kind: redis, url: "r:6379" }', 'store.url: the value', /redis:\/\//],
+      // ioredis takes parameters for its own options, and would send commands a second time with this one.
+      [
+        'store: { kind: redis, url: "redis://r?maxRetriesPerRequest=0&autoResendUnfulfilledCommands=no" }',
+        'store.url: the value',
+        /without parameters/,
+      ],
+      ['store: { kind: redis, url: "redis://r/1?ssl=true" }', 'store.url: the value', /without parameters/],
+      ['store: { kind: redis, url: "redis://r/payments" }', 'store.url: the value', /redis:\/\//],
+      ['store: { kind: redis, url: "redis://u:1#2@r" }', 'store.url: the value', /redis:\/\//],
+      [
+        'store: { kind: redis, cluster: ["redis://r?ssl=true"] }',
+        'store.cluster[0]: the value',
+        /redis:\/\//,
+      ],
       ['lock: { leaseMs: 600001 }', 'lock.leaseMs: 600001', /<=600000/],
       ['auth: { keys: { source: ldap } }', 'auth.keys.source: "ldap"', /one of: file/],
       [upstreamKeys('path: "//evil/"'), 'auth.keys.path: "//evil/"', /must be a path/],
