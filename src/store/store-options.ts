@@ -4,9 +4,10 @@ import { wholeNumber } from '../requests/common-options.ts';
 
 /** ioredis takes every parameter for one of its options, in place of those that keep it from sending a command twice. */
 const isRedisUrl = (text: string): boolean => {
-  if (!URL.canParse(text)) return false;
-  const { protocol, hostname, pathname, searchParams, hash } = new URL(text);
-  const isServer = /^rediss?:$/.test(protocol) && hostname !== '' && /^\/?\d*$/.test(pathname);
+  // URL takes REDISS:// too, and what looks for TLS does not.
+  if (!/^rediss?:/.test(text) || !URL.canParse(text)) return false;
+  const { hostname, pathname, searchParams, hash } = new URL(text);
+  const isServer = hostname !== '' && /^\/?\d*$/.test(pathname);
   return isServer && hash === '' && [...searchParams.keys()].every((name) => name === 'password');
 };
 

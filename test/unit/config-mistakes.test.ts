@@ -53,6 +53,11 @@ describe('the message about a mistake', () => {
         'store.cluster[0]: the value',
         /redis:\/\//,
       ],
+      ...['REDISS://r', ' rediss://r'].map((url): [string, string, RegExp] => [
+        `store: { kind: redis, url: "${url}" }`,
+        'store.url: the value',
+        /rediss:\/\/ for TLS/,
+      ]),
       ['lock: { leaseMs: 600001 }', 'lock.leaseMs: 600001', /<=600000/],
       ['auth: { keys: { source: ldap } }', 'auth.keys.source: "ldap"', /one of: file/],
       [upstreamKeys('path: "//evil/"'), 'auth.keys.path: "//evil/"', /must be a path/],
