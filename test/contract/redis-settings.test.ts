@@ -4,7 +4,7 @@ import { systemClock } from '../../src/lib/clock.ts';
 import { StoreUnavailable } from '../../src/store/types.ts';
 import { emitTo } from '../support/emit.ts';
 import { GATEWAY_ID, LONG, openRedisStore } from '../support/open-store.ts';
-import { type RedisServerOptions, startRedis } from '../support/redis-server.ts';
+import { emptied, type RedisServerOptions, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { until } from '../support/until.ts';
 import { bring, replayOf } from './states.ts';
@@ -105,6 +105,22 @@ describe('a store that opens on a redis', () => {
     const server = await startRedis();
     await server.admin.call('ACL', 'SETUSER', 'limited', 'on', '>secret', '~*', '&*', '+@all', '-config');
     expect(await warningsOf(server.url.replace('//', '//limited:secret@'))).toEqual([]);
+  });
+
+  it('whose database cannot be selected is not used, because another one has other records', async () => {
+    const server = await startRedis({ args: ['--databases', '2'] });
+    await expect(open(`${server.url}/2`, { connectTimeoutMs: 300 })).rejects.toThrow(
+      'redis cannot be reached: not connected: ERR DB index is out of range',
+    );
+    const store = await open(`${server.url}/1`);
+    await server.admin.acl('SETUSER', 'default', '-select');
+    await emptied(server);
+    await until(async () => (await store.health()).detail.includes('NOPERM'));
+    await expect(store.start(newRequest())).rejects.toMatchObject({ maybeWritten: false });
+    await server.admin.acl('SETUSER', 'default', '+select');
+    await until(async () => (await store.health()).ok);
+    expect(await store.start(newRequest())).toEqual({ kind: 'started' });
+    expect(await server.admin.dbsize()).toBe(0);
   });
 
   it('that starts later waits for it', async () => {

@@ -49,7 +49,7 @@ export function createClient(location: Location, timeoutMs: number, tls?: Client
   if (client instanceof Cluster) {
     refuseWhileMoving(client);
     client.on('+node', ignoreFailedAsking);
-  }
+  } else leaveWithoutDatabase(client);
   return client;
 }
 
@@ -204,6 +204,16 @@ function refuseWhileMoving(cluster: Cluster): void {
   const handleError = self.handleError.bind(cluster);
   self.handleError = (error, ttl, how) =>
     error.message.startsWith('TRYAGAIN') ? how.defaults() : handleError(error, ttl, how);
+}
+
+/** If Redis refuses the database that the address names, ioredis goes on in database 0, which has other records. */
+function leaveWithoutDatabase(client: Redis): void {
+  const select = client.select.bind(client) as (database: number) => Promise<'OK'>;
+  client.select = (database: number) => {
+    const answer = select(database);
+    answer.catch((error) => client.stream.destroy(error));
+    return answer;
+  };
 }
 
 /** ioredis sends ASKING before a command for a slot that moves, and ignores its promise: its rejection would end the process. */
