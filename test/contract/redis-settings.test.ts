@@ -1,11 +1,12 @@
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { StoreUnavailable } from '../../src/store/types.ts';
 import { emitTo } from '../support/emit.ts';
 import { GATEWAY_ID, LONG, openRedisStore } from '../support/open-store.ts';
-import { emptied, type RedisServerOptions, startRedis } from '../support/redis-server.ts';
+import { emptied, type RedisServer, type RedisServerOptions, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
+import { startProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
 import { bring, replayOf } from './states.ts';
 
@@ -129,6 +130,32 @@ describe('a store that opens on a redis', () => {
     const opening = open(server.url);
     await server.restart();
     expect(await (await opening).health()).toMatchObject({ ok: true });
+  });
+});
+
+describe('a store by a name that leads to another server since a failover', () => {
+  it('leaves the former master, whose connections stay open, and starts keys on the new one', async () => {
+    const fast = ['--repl-diskless-sync-delay', '0'];
+    const [former, next] = await Promise.all([startRedis({ args: fast }), startRedis({ args: fast })]);
+    const follows = async (replica: RedisServer, { port }: RedisServer) => {
+      await replica.admin.replicaof('127.0.0.1', port);
+      await until(async () => (await replica.admin.info('replication')).includes('master_link_status:up'));
+    };
+    await follows(next, former);
+    const name = await startProxy(former.port);
+    vi.useFakeTimers({ toFake: ['setInterval'] });
+    onTestFinished(() => void vi.useRealTimers());
+    const store = await open(name.url, { replicas: 1 });
+    const paidBefore = newRequest();
+    await until(async () => (await store.start(paidBefore).catch(() => undefined))?.kind === 'started');
+    await next.admin.replicaof('NO', 'ONE');
+    name.aimAt(next.port);
+    await follows(former, next);
+    expect(await store.health()).toMatchObject({ ok: false, detail: expect.stringContaining('READONLY') });
+    vi.advanceTimersByTime(10_000);
+    await until(async () => (await store.health()).ok);
+    expect(await store.start(newRequest())).toEqual({ kind: 'started' });
+    expect(await store.start(duplicateOf(paidBefore))).toEqual({ kind: 'in_flight' });
   });
 });
 

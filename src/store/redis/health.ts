@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Redis } from 'ioredis';
+import { Redis } from 'ioredis';
 import type { Clock } from '../../lib/clock.ts';
 import { ServerClocks } from '../server-clock.ts';
 import { OtherFormat, STORE_FORMAT, StoreClosed, type StoreHealth, StoreUnavailable } from '../types.ts';
@@ -52,7 +52,10 @@ export class RedisHealth {
       this.#lastError = undefined;
       void this.#inspectAgain();
     });
-    this.#timer = setInterval(() => void this.#inspectAgain(), INSPECT_EVERY_MS).unref();
+    this.#timer = setInterval(() => {
+      void this.#inspectAgain();
+      void this.#leaveReplica();
+    }, INSPECT_EVERY_MS).unref();
   }
 
   close(): void {
@@ -101,6 +104,13 @@ export class RedisHealth {
     } catch (error) {
       if (error instanceof StoreUnavailable) this.refusal = error.message;
     }
+  }
+
+  /** After a failover the name may lead to another server. A former master refuses writes, and need not close its connections. */
+  async #leaveReplica(): Promise<void> {
+    if (!(this.#client instanceof Redis)) return;
+    const info = await this.#client.info('replication').catch(() => '');
+    if (info.includes('role:slave')) this.#client.disconnect(true);
   }
 
   async check(): Promise<StoreHealth> {
