@@ -1,3 +1,5 @@
+import { once } from 'node:events';
+import { type AddressInfo, connect, createServer } from 'node:net';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { systemClock } from '../../src/lib/clock.ts';
@@ -106,6 +108,23 @@ describe('a store that opens on a redis', () => {
     const server = await startRedis();
     await server.admin.call('ACL', 'SETUSER', 'limited', 'on', '>secret', '~*', '&*', '+@all', '-config');
     expect(await warningsOf(server.url.replace('//', '//limited:secret@'))).toEqual([]);
+  });
+
+  it('whose INFO has no policy, as that of Redis Enterprise, is asked for it, and has a warning if it does not say', async () => {
+    const server = await startRedis({ args: ['--maxmemory', '100mb', '--maxmemory-policy', 'volatile-lru'] });
+    const proxy = createServer((client) => {
+      const to = connect(server.port, '127.0.0.1').on('error', () => client.destroy());
+      client.on('error', () => to.destroy()).pipe(to);
+      to.on('data', (bytes) =>
+        client.write(bytes.toString('latin1').replaceAll('maxmemory_policy:', 'not_to_be_shown_:'), 'latin1'),
+      );
+    }).listen(0, '127.0.0.1');
+    onTestFinished(() => void proxy.close());
+    await once(proxy, 'listening');
+    const url = `redis://127.0.0.1:${(proxy.address() as AddressInfo).port}`;
+    await expect(open(url)).rejects.toThrow('redis has maxmemory-policy volatile-lru, which evicts records');
+    await server.admin.acl('SETUSER', 'default', '-config');
+    expect(await warningsOf(url)).toEqual([expect.stringMatching(/does not say its maxmemory-policy/)]);
   });
 
   it('whose database cannot be selected is not used, because another one has other records', async () => {

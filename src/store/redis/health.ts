@@ -190,10 +190,14 @@ export async function whileUnanswered<T>(ask: () => Promise<T>, clock: Clock, un
 async function inspectNode(node: Redis): Promise<{ dangers: string[]; replicas: number }> {
   const info = await node.info();
   const field = (name: string) => new RegExp(`^${name}:(.*)\r$`, 'm').exec(info)?.[1];
-  const [version = '0', policy = 'noeviction'] = [field('redis_version'), field('maxmemory_policy')];
+  // CONFIG is not allowed on many hosted servers.
+  const setting = async (name: string) => ((await node.config('GET', name).catch(() => [])) as string[])[1];
+  const version = field('redis_version') ?? '0';
+  // The INFO of Redis Enterprise, whose default is volatile-lru, does not have it.
+  const policy = field('maxmemory_policy') ?? (await setting('maxmemory-policy'));
   if (Number.parseInt(version, 10) < 7)
     throw new StoreUnavailable(`redis ${version} is too old: 7.0 or newer is needed`);
-  if (policy !== 'noeviction')
+  if (policy !== undefined && policy !== 'noeviction')
     throw new StoreUnavailable(
       `redis has maxmemory-policy ${policy}, which evicts records: it must be noeviction`,
     );
@@ -202,12 +206,12 @@ async function inspectNode(node: Redis): Promise<{ dangers: string[]; replicas: 
     throw new StoreUnavailable(
       'redis is a replica that takes writes, which its master overwrites: it must be the master',
     );
-  // CONFIG is not allowed on many hosted servers.
-  const setting = async (name: string) => ((await node.config('GET', name).catch(() => [])) as string[])[1];
   const fsync = (await setting('appendfsync')) ?? 'always';
   const pausesSync = (await setting('no-appendfsync-on-rewrite')) === 'yes';
   const evicted = Number(field('evicted_keys') ?? 0);
   const dangers = [
+    policy === undefined &&
+      'redis does not say its maxmemory-policy: unless it is noeviction, records are evicted and a payout may run again',
     field('aof_enabled') !== '1'
       ? 'redis runs without appendonly: if redis is killed, records are lost and a payout may run again'
       : fsync !== 'always' &&
