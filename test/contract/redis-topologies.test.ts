@@ -1,5 +1,6 @@
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer } from 'node:net';
+import { networkInterfaces } from 'node:os';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command, Redis } from 'ioredis';
 import { afterAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest';
@@ -257,6 +258,38 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     const register = await RedisRegister.open({ ...options, location, mayLoseOnFailover: true });
     onTestFinished(() => register.close());
     expect(await register.health()).toMatchObject({ ok: true });
+  });
+
+  const hasIpv6 = Object.values(networkInterfaces()).some((some) =>
+    some?.some(({ address }) => address === '::1'),
+  );
+  it.skipIf(!hasIpv6)('finds sentinels and a cluster by IPv6 addresses', async () => {
+    const onIpv6 = async (url = '') => {
+      const { hostname, port } = new URL(url);
+      const wire = createServer((near) => {
+        const far = connect(Number(port), hostname);
+        for (const socket of [near, far]) socket.on('error', () => {});
+        near.pipe(far).pipe(near);
+      });
+      await once(wire.listen(0, '::1'), 'listening');
+      onTestFinished(() => void wire.close());
+      return `redis://[::1]:${(wire.address() as AddressInfo).port}`;
+    };
+    const behind = optionsOf(await topologyOf('sentinel'), 1000, 0);
+    const { name, nodes } = behind.location.sentinels as { name: string; nodes: string[] };
+    const inCluster = optionsOf(await topologyOf('cluster'));
+    for (const options of [
+      { ...behind, location: { sentinels: { name, nodes: [await onIpv6(nodes[0])] } } },
+      { ...inCluster, location: { cluster: [await onIpv6(inCluster.location.cluster?.[0])] } },
+    ]) {
+      const register = await RedisRegister.open({
+        ...options,
+        connectTimeoutMs: 3000,
+        mayLoseOnFailover: true,
+      });
+      onTestFinished(() => register.close());
+      expect(await register.health()).toMatchObject({ ok: true });
+    }
   });
 
   it('waits longer for a sentinel than for a command', async () => {

@@ -111,7 +111,8 @@ const isSecure = (url: string): boolean => url.startsWith('rediss:');
 
 function hostAndPort(url: string): { host: string; port: number } {
   const { hostname, port } = new URL(url);
-  return { host: hostname, port: Number(port) || 6379 };
+  // An IPv6 address has brackets in a URL, and none elsewhere.
+  return { host: hostname.replace(/^\[|\]$/g, ''), port: Number(port) || 6379 };
 }
 
 const ignore = () => {};
