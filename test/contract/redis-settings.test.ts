@@ -104,6 +104,23 @@ describe('a store that opens on a redis', () => {
     await until(async () => (await waiting.start(newRequest()).catch(() => undefined))?.kind === 'started');
   });
 
+  it('whose file is fetched by redis-cli --rdb gets starts meanwhile, because that can never be promoted', async () => {
+    const server = await startRedis();
+    const store = await open(server.url);
+    // What redis-cli sends. The server then waits some seconds for others that want its file.
+    const backup = connect(server.port, '127.0.0.1').on('error', () => {});
+    onTestFinished(() => void backup.destroy());
+    for (const command of ['REPLCONF capa eof', 'REPLCONF rdb-only 1']) {
+      backup.write(`${command}\r\n`);
+      await once(backup, 'data');
+    }
+    backup.write('SYNC\r\n');
+    await until(async () => (await server.admin.info('replication')).includes('state=wait_bgsave'));
+    expect(await store.health()).toEqual({ ok: true, detail: 'redis', warnings: [] });
+    expect(await store.start(newRequest())).toEqual({ kind: 'started' });
+    expect(await server.admin.info('replication')).toContain('connected_slaves:1');
+  });
+
   it('that does not allow CONFIG has no warning', async () => {
     const server = await startRedis();
     await server.admin.call('ACL', 'SETUSER', 'limited', 'on', '>secret', '~*', '&*', '+@all', '-config');

@@ -224,7 +224,9 @@ async function inspectNode(node: Redis): Promise<{ dangers: string[]; replicas: 
     evicted > 0 &&
       `redis has evicted ${evicted} keys since it was started: if there were records among them, their payouts can run again`,
   ].filter((danger) => typeof danger === 'string');
-  return { dangers, replicas: Number(field('connected_slaves') ?? 0) };
+  // `redis-cli --rdb` follows until it has the file. It names no port, so it is never promoted, and WAIT does not count it.
+  const backups = info.match(/^slave\d+:ip=[^,]*,port=0,state=(?!online)/gm) ?? [];
+  return { dangers, replicas: Number(field('connected_slaves') ?? 0) - backups.length };
 }
 
 /**
