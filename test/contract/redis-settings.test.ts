@@ -1,13 +1,18 @@
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer } from 'node:net';
+import { join } from 'node:path';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import type { Store } from '../../src/ledger/ledger.ts';
+import { measured } from '../../src/ledger/measured.ts';
+import { StoreWatch } from '../../src/ledger/store-watch.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { StoreUnavailable } from '../../src/store/types.ts';
 import { emitTo } from '../support/emit.ts';
+import { freePort } from '../support/free-port.ts';
 import { GATEWAY_ID, LONG, openRedisStore } from '../support/open-store.ts';
 import { emptied, type RedisServer, type RedisServerOptions, startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
+import { storeFolder } from '../support/sqlite-files.ts';
 import { startProxy } from '../support/tcp-proxy.ts';
 import { until } from '../support/until.ts';
 import { bring, replayOf } from './states.ts';
@@ -192,6 +197,31 @@ describe('a store by a name that leads to another server since a failover', () =
     await until(async () => (await store.health()).ok);
     expect(await store.start(newRequest())).toEqual({ kind: 'started' });
     expect(await store.start(duplicateOf(paidBefore))).toEqual({ kind: 'in_flight' });
+  });
+
+  it('does not take a replica that has lost its master for a store that forgot', async () => {
+    const [master, stale] = await Promise.all([startRedis(), startRedis()]);
+    const name = await startProxy(master.port);
+    const redis = await open(name.url);
+    const store: Store = measured(redis, systemClock, emitTo({}), () => watch.refusal);
+    const watch = await StoreWatch.open({
+      ...{ file: join(storeFolder(), 'identity.json'), store, mode: 'protect', refuses: true },
+      ...{ warnForMs: 60_000, clock: systemClock, emit: emitTo({}) },
+    });
+    onTestFinished(() => watch.close());
+    watch.begin();
+    await until(async () => (await store.start(newRequest()).catch(() => undefined))?.kind === 'started');
+    // It has nothing yet, and cannot reach its master.
+    await stale.admin.replicaof('127.0.0.1', await freePort());
+    name.aimAt(stale.port);
+    name.cut();
+    await until(async () => (await store.health()).detail.includes('READONLY'));
+    await watch.visit();
+    await expect(store.start(newRequest())).rejects.toMatchObject({ maybeWritten: false });
+    name.aimAt(master.port);
+    name.cut();
+    await until(async () => (await store.start(newRequest()).catch(() => undefined))?.kind === 'started');
+    expect(watch.warnings).toEqual([]);
   });
 });
 

@@ -106,11 +106,14 @@ export class RedisHealth {
     }
   }
 
+  /** Whether the one server is a replica, such as a former master. In a cluster a replica redirects. */
+  async isReplica(): Promise<boolean> {
+    return this.#client instanceof Redis && (await this.#client.info('replication')).includes('role:slave');
+  }
+
   /** After a failover the name may lead to another server. A former master refuses writes, and need not close its connections. */
   async #leaveReplica(): Promise<void> {
-    if (!(this.#client instanceof Redis)) return;
-    const info = await this.#client.info('replication').catch(() => '');
-    if (info.includes('role:slave')) this.#client.disconnect(true);
+    if (await this.isReplica().catch(() => false)) (this.#client as Redis).disconnect(true);
   }
 
   async check(): Promise<StoreHealth> {

@@ -263,13 +263,16 @@ export class RedisRegister implements Register {
       if (id === undefined || this.commands.connectionOf(partition) !== connection) unread.add(connection);
       return id;
     };
-    const [text, isUsed, ...ids] = await this.commands.call(() =>
+    const [text, isUsed, isReplica, ...ids] = await this.commands.call(() =>
       Promise.all([
         this.#client.get(main),
         this.#client.exists(other),
+        this.#health.isReplica(),
         ...this.#watched.slice(1).map(readCopy),
       ]),
     );
+    // It may lack what its master has.
+    if (isReplica) throw new StoreUnavailable('redis is a replica', NOT_WRITTEN);
     const identity = text === null ? undefined : identityIn(`${text} ${isUsed}`);
     if (!identity || ids.some((id) => id !== undefined && id !== identity.id)) return undefined;
     return unread.size > 0 ? { ...identity, unread: [...unread] } : identity;
