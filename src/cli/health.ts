@@ -1,13 +1,13 @@
 import { isIPv6 } from 'node:net';
-import { loadConfig } from '../config/load.ts';
+import { adminAddressIn, loadConfig } from '../config/load.ts';
 import { Exit, readArguments, required, TEXT, type Terminal } from './arguments.ts';
 
 const USAGE = `oncegate health --config FILE
 
 Asks the gateway that runs with this configuration on this machine for /healthz, at admin.host and admin.port. It is the health check
-of the image.
+of the image. A gateway that answers is well, even if its file has got a mistake since it was read.
 
-Exit codes: 0 the gateway answers, 1 it does not, 78 the configuration is wrong.
+Exit codes: 0 the gateway answers, 1 it does not, 78 it does not, and the configuration is wrong.
 `;
 
 /** Less than the health check of the image may take, so that it says what is wrong. */
@@ -18,7 +18,22 @@ const LOOPBACK: Record<string, string> = { '0.0.0.0': '127.0.0.1', '::': '::1' }
 
 export async function health(args: string[], { env, stdout }: Terminal): Promise<void> {
   const options = readArguments(args, { config: TEXT }, USAGE);
-  const { host, port } = loadConfig(required(options.config, 'config', USAGE), env).admin;
+  const file = required(options.config, 'config', USAGE);
+  let mistake: unknown;
+  let address = adminAddressIn(file, env);
+  try {
+    address = loadConfig(file, env).admin;
+  } catch (error) {
+    mistake = error;
+  }
+  // While the gateway runs with an earlier version of the file, an orchestrator must not restart it: it could not start again.
+  const answer = await ask(address).catch((error: unknown) => {
+    throw mistake ?? error;
+  });
+  stdout.write(answer);
+}
+
+async function ask({ host, port }: { host: string; port: number }): Promise<string> {
   if (port === 0) throw new Exit('admin.port is 0, any free port, so it is not known which one to ask', 1);
   const address = LOOPBACK[host] ?? host;
   const url = `http://${isIPv6(address) ? `[${address}]` : address}:${port}/healthz`;
@@ -28,5 +43,5 @@ export async function health(args: string[], { env, stdout }: Terminal): Promise
     throw new Exit(`${url}: ${typeof code === 'string' ? code : message}`, 1);
   });
   if (!answer.ok) throw new Exit(`${url}: ${answer.status}`, 1);
-  stdout.write(`${url}: ${await answer.text()}\n`);
+  return `${url}: ${await answer.text()}\n`;
 }

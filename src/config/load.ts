@@ -1,5 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { type Document, isMap, isScalar, LineCounter, parseDocument, type YAMLError } from 'yaml';
+import * as z from 'zod';
+import { adminOptions } from '../admin/admin-options.ts';
 import { durationMs } from './duration.ts';
 import { explain, pathText } from './explain.ts';
 import { type Config, configSchema } from './schema.ts';
@@ -21,6 +23,19 @@ export function loadConfig(file: string, env: NodeJS.ProcessEnv): Config {
     throw new ConfigError(file, [`cannot be read (${(error as NodeJS.ErrnoException).code})`]);
   }
   return parseConfig(text, env, file);
+}
+
+const adminAddress = z.object({ host: adminOptions.shape.host, port: adminOptions.shape.port });
+
+/** Where the admin port is, as far as a file says it that has mistakes, such as one that is being written. */
+export function adminAddressIn(file: string, env: NodeJS.ProcessEnv): z.output<typeof adminAddress> {
+  try {
+    const document = parseDocument(readFileSync(file, 'utf8'), { logLevel: 'silent' });
+    const [host, port] = [document.getIn(['admin', 'host']), document.getIn(['admin', 'port'])];
+    return adminAddress.parse(fillPlaceholders({ host, port }, env).value);
+  } catch {
+    return adminAddress.parse({});
+  }
 }
 
 /** @param file for messages only. @throws {ConfigError} */

@@ -1,3 +1,4 @@
+import { readFileSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
 import { expect, it, onTestFinished } from 'vitest';
 import type { Overview } from '../../../src/console/contract.ts';
@@ -65,6 +66,31 @@ it('oncegate health asks the admin port of the configuration, and says why it ge
     const { code, stderr } = await ask(host);
     expect([code, stderr]).toEqual([1, expect.stringContaining(`http://${address}:${port}/healthz: `)]);
   }
+});
+
+it('oncegate health finds a gateway well that runs with an earlier version of a file that has mistakes', async () => {
+  const stack = await stackForTest();
+  const port = Number(new URL(stack.adminUrl).port);
+  const file = configFile({ upstream: { url: stack.sandbox.url }, admin: { port, token: `\${TOKEN}` } });
+  const env = { TOKEN: 'a-token-of-the-admin-port', PORT: String(port) };
+  const ask = async (text: string, more = {}) => {
+    writeFileSync(file, text);
+    return await run(['health', '--config', file], { env: { ...env, ...more } });
+  };
+  const text = readFileSync(file, 'utf8');
+  const broken = [
+    `${text}operations: [{ name: withdraw }]\n`,
+    `${text}store: { kind: redis, url: "redis://hos`,
+    `admin:\n  port: "\${PORT}"\n  tok`,
+  ];
+  for (const one of broken) expect(await ask(one), one).toMatchObject({ code: 0, stderr: '' });
+  expect(await ask(text, { TOKEN: '' })).toMatchObject({ code: 0 });
+  // Without an answer, the mistake is what the operator has to know.
+  await stack.shutdown();
+  expect(await ask(`${text}nonsense: 1\n`)).toMatchObject({
+    code: 78,
+    stderr: expect.stringContaining('nonsense: is not an option'),
+  });
 });
 
 it('/readyz asks the backend and the store at most ten times a second, however often it is asked itself', async () => {
