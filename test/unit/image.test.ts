@@ -1,4 +1,5 @@
 import { globSync } from 'node:fs';
+import { dirname } from 'node:path';
 import { expect, it } from 'vitest';
 import { parse } from 'yaml';
 import { parseConfig } from '../../src/config/load.ts';
@@ -21,7 +22,8 @@ it('docker run gets the file, the volume, the ports and the secrets of the image
     [...command.matchAll(new RegExp(`--${option} "?([^" ]+)`, 'g'))].map(([, value]) => value);
   const [, config = ''] = /^CMD .*"--config", "(.+)"\]$/m.exec(DOCKERFILE) ?? [];
   const [, data = ''] = /^VOLUME (.+)$/m.exec(DOCKERFILE) ?? [];
-  expect(valuesOf('volume')).toEqual([`$PWD/gateway.yaml:${config}:ro`, `oncegate-data:${data}`]);
+  // A file that was mounted by itself would stay the old one when it is replaced, and its reload would change nothing.
+  expect(valuesOf('volume')).toEqual([`$PWD/etc:${dirname(config)}:ro`, `oncegate-data:${data}`]);
   expect(store).toMatchObject({ path: data, identityFile: expect.stringMatching(`^${data}/`) });
   expect([listen.host, admin.host]).toEqual(['0.0.0.0', '0.0.0.0']);
   const ports = [listen.port, admin.port];

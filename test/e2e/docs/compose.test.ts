@@ -261,7 +261,12 @@ describe('compose.yaml', () => {
     const [kind, ...command] = service('gateway').healthcheck.test;
     expect(read('Dockerfile')).toContain(`CMD ${JSON.stringify(command).replaceAll(',', ', ')}\n`);
     expect([kind, ...command.slice(0, 4)]).toEqual(['CMD', 'node', 'dist/main.js', 'health', '--config']);
-    expect(mounts(service('gateway')).map(([, target]) => target)).toContain(command[4]);
+    // A file that was mounted by itself would stay the old one when it is replaced, and its reload would change nothing.
+    const [[source, target] = []] = mounts(service('gateway'));
+    expect([`${target}/gateway.yaml`, `${source}/gateway.yaml`]).toEqual([
+      command[4],
+      './config/compose/gateway.yaml',
+    ]);
 
     const sandbox = await createSandbox({ port: 0 });
     const health = () => {
