@@ -10,6 +10,8 @@ import { Followed } from '../lib/followed.ts';
 const MAX_BYTES = 1024 * 1024;
 
 const POLL_MS = 500;
+/** A version that could not be read for lack of file descriptors or memory must not stay unread. */
+const RETRY_MS = 10_000;
 
 /**
  * The configuration file of a running gateway, which is read again when it changes. Of an accepted version, `operations`,
@@ -31,7 +33,7 @@ export class ConfigFile {
     this.#gateway = gateway;
     this.#followed = new Followed({
       paths: [path],
-      pollMs: POLL_MS,
+      ...{ pollMs: POLL_MS, retryMs: RETRY_MS },
       read: async () => {
         const bytes = await readBounded(path, MAX_BYTES).catch((error: unknown) => {
           throw new ConfigError(path, [messageOf(error)]);
@@ -40,6 +42,8 @@ export class ConfigFile {
       },
       apply: (loaded, isAsked) => this.#putInForce(loaded, isAsked),
       refused: (error) => this.#refused(error),
+      // The alert lasts as long as the file is refused, and the log has one line.
+      refusedAgain: () => gateway.emit('configReloads', { result: 'refused' }),
     });
   }
 

@@ -74,10 +74,11 @@ export class Readiness {
       warnings: [...(this.configFile?.warnings ?? [])],
     };
     const { draining } = lifecycle;
+    const held = keys.health();
     return [
       { name: 'store', ok: found.ok, detail: found.detail, warnings: found.warnings },
       { name: 'upstream', ...upstream },
-      { name: 'keys', ok: true, detail: keys.health().detail },
+      { name: 'keys', ok: true, detail: held.detail, ...(held.warning && { warnings: [held.warning] }) },
       ...(certificates.count > 0 ? [certified] : []),
       ...(warnings.length > 0 ? [policies] : []),
       { name: 'draining', ok: !draining, detail: draining ? 'shutting down' : 'serving' },
@@ -152,10 +153,11 @@ export async function findWarnings(
 ): Promise<Warnings> {
   const names = config.operations.map(({ name }) => name);
   const entries = keys?.entries();
+  const { warning } = keys?.health() ?? {};
   return {
     store: (await store?.health())?.warnings ?? [],
     operations: policyWarnings(config),
-    keys: entries ? keyWarnings(entries, names, nowMs) : [],
+    keys: [...(warning ? [warning] : []), ...(entries ? keyWarnings(entries, names, nowMs) : [])],
     certificates: certificates.warnings(),
   };
 }

@@ -46,8 +46,10 @@ export class FileKeySource implements KeySource {
     this.#index = index;
     const read = () => readKeys(options);
     const refused = (error: unknown) => emit?.('keys_refused', { reason: messageOf(error) });
+    // The alert lasts as long as the file is refused, and the log has one line.
+    const refusedAgain = () => emit?.('keyReloads', { result: 'refused' });
     const apply = (changed: KeyIndex) => this.#accept(changed);
-    this.#followed = new Followed({ paths: [path], pollMs, retryMs, read, apply, refused }, id);
+    this.#followed = new Followed({ paths: [path], pollMs, retryMs, read, apply, refused, refusedAgain }, id);
   }
 
   /** @throws Error with the path of the file and all mistakes, one line each */
@@ -91,7 +93,11 @@ export class FileKeySource implements KeySource {
     const loaded = `${keys} ${keys === 1 ? 'key' : 'keys'} from ${this.#options.path}`;
     const [refusal] = this.#followed.refusal?.split('\n') ?? [];
     if (refusal === undefined) return { detail: loaded, keys };
-    return { detail: `${loaded}, from an earlier version: the newest version was refused: ${refusal}`, keys };
+    return {
+      detail: `${loaded}, from an earlier version: the newest version was refused: ${refusal}`,
+      keys,
+      warning: 'the newest version was refused: a key that it revokes still works',
+    };
   }
 
   reload(): Promise<void> {

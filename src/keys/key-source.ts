@@ -32,6 +32,8 @@ export interface KeySourceHealth {
   readonly detail: string;
   /** How many keys the source has, in force or not. A source without a list counts those that it has accepted. */
   readonly keys: number;
+  /** Why the keys in force are not those that they should be. One line. */
+  readonly warning?: string;
 }
 
 /** What a source without a list of keys says of a secret key. */

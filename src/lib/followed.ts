@@ -23,6 +23,8 @@ export interface FollowedOptions<T> {
   apply(value: T, isAsked: boolean): void | Promise<void>;
   /** Called for each new version that is refused, and for each refused {@link Followed.reload}. Must not throw. */
   refused(error: unknown): void;
+  /** Called for each retry that is refused for the same reason. Must not throw. */
+  refusedAgain?(): void;
   /** How often a version that was refused is read again, because its reason may pass. Milliseconds. Default: never. */
   retryMs?: number;
 }
@@ -92,11 +94,12 @@ export class Followed<T> {
       this.#id = id;
       const value = await load();
       if (this.#closed) return;
-      this.#refusal = undefined;
       await this.#options.apply(value, occasion === 'asked');
+      this.#refusal = undefined;
     } catch (error) {
       const reason = messageOf(error);
-      if (this.#closed || (isRetry && reason === this.#refusal)) return;
+      if (this.#closed) return;
+      if (isRetry && reason === this.#refusal) return this.#options.refusedAgain?.();
       this.#refusal = reason;
       this.#options.refused(error);
     }

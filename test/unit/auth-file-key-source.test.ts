@@ -214,6 +214,23 @@ describe('reload()', () => {
     expect(source.health()).toEqual({ detail: `2 keys from ${path}`, keys: 2 });
   });
 
+  test('counts a broken file for as long as it is there, so that its alert lasts, and warns of it', async () => {
+    let refusals = 0;
+    const emit = emitTo({
+      keys_refused: () => refusals++,
+      keyReloads: ({ result }) => (refusals += +(result === 'refused')),
+    });
+    const { path, source } = await openSource(undefined, { pollMs: 3_600_000, retryMs: 5, emit });
+    expect(source.health().warning).toBeUndefined();
+    writeFileSync(path, 'merchants: nonsense');
+    await source.reload();
+    await until(() => expect(refusals).toBeGreaterThan(3));
+    expect(source.health().warning).toBe('the newest version was refused: a key that it revokes still works');
+    writeFileSync(path, fileOf('two'));
+    await source.reload();
+    expect(source.health().warning).toBeUndefined();
+  });
+
   test('never replaces newer keys with older ones', async () => {
     const { path, source, reloads } = await openWithoutPolling();
     // 5000 keys in YAML take long to parse.

@@ -6,6 +6,7 @@ import { until } from '../support/until.ts';
 function follow(load: () => string | Promise<string>, apply: (value: string) => void = () => {}) {
   const told: string[] = [];
   let loads = 0;
+  let again = 0;
   const followed = new Followed<string>(
     {
       ...{ paths: [], pollMs: 3_600_000, retryMs: 5 },
@@ -21,11 +22,12 @@ function follow(load: () => string | Promise<string>, apply: (value: string) => 
         told.push(value);
       },
       refused: (error) => told.push(`refused: ${(error as Error).message}`),
+      refusedAgain: () => again++,
     },
     'same',
   );
   onTestFinished(() => followed.close());
-  return { followed, told, loads: () => loads };
+  return { followed, told, loads: () => loads, again: () => again };
 }
 
 /** A value that is refused for a reason, which a test changes. */
@@ -69,6 +71,19 @@ test('a value that cannot be put in force counts as refused', async () => {
   );
   await followed.reload();
   expect([told, followed.refusal]).toEqual([['refused: no room'], 'no room']);
+});
+
+test('each retry that is refused for the same reason is counted, also if the value cannot be put in force', async () => {
+  const noRoom = () => {
+    throw new Error('no room');
+  };
+  const broken = follow(() => Promise.reject(new Error('no')));
+  const useless = follow(() => 'good', noRoom);
+  for (const { followed, told, again } of [broken, useless]) {
+    await followed.reload();
+    await until(() => again() >= 2);
+    expect(told).toHaveLength(1);
+  }
 });
 
 test('a value that was still being loaded at the close is not put in force', async () => {

@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import { stringify } from 'yaml';
 import { isReplay, send, withdraw } from '../../support/client.ts';
 import { newFolder } from '../../support/command.ts';
@@ -146,6 +146,19 @@ describe('a changed configuration', () => {
       await until(async () => isReplay(await withdraw(gateway.url, { key })));
       expect(requests.ofKey(key)).toBe(1);
     }
+  });
+
+  it('is counted for as long as it is refused, so that its alert lasts, and logged once', async () => {
+    vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] });
+    onTestFinished(() => void vi.useRealTimers());
+    const { reload, reloads, logged } = await open();
+    await reload('upstream: {', 'refused');
+    const first = await reloads('refused');
+    for (const more of [1, 2]) {
+      vi.advanceTimersByTime(10_000);
+      await until(async () => (await reloads('refused')) === first + more);
+    }
+    expect(logged(/configuration is refused/)).toHaveLength(first);
   });
 
   it('is refused with all its mistakes, or waits for a restart, and says so until the file has the old values again', async () => {
