@@ -1,6 +1,8 @@
+import { isUtf8 } from 'node:buffer';
 import * as z from 'zod';
 import type { RecordView, ResolveRequest } from '../../doubts/record-view.ts';
 import { DEFAULT_LAYERS, LAYER, LAYER_RULE, recordIdOf } from '../../ledger/record-id.ts';
+import { hasDuplicateMember } from '../../requests/duplicate-member.ts';
 import { Exit } from '../arguments.ts';
 import { readNamed } from './open-desk.ts';
 
@@ -67,16 +69,19 @@ export function readResolutions(path: string, layer: string): FileLine[] {
   const lines: FileLine[] = [];
   const mistakes: string[] = [];
   const firstLines = new Map<string, number>();
+  const bytes = readNamed(path, 'from');
+  // Otherwise a merchant would get another body than the one that was written.
+  if (!isUtf8(bytes)) throw new Exit(`${path} is not UTF-8`, 64);
   // Some editors and shells begin a file with a byte order mark.
-  const content = readNamed(path, 'from')
-    .toString()
-    .replace(/^\uFEFF/, '');
+  const content = bytes.toString().replace(/^\uFEFF/, '');
   for (const [i, text] of content.split('\n').entries()) {
     if (text.trim() === '') continue;
     const mistake = (what: string) => mistakes.push(`${path}: line ${i + 1}: ${what}`);
     const json = jsonOf(text);
     const read = lineSchema.safeParse(json);
     if (json === undefined) mistake('is not JSON');
+    // Such as two `as`: the last one would count, and release what the books have.
+    else if (hasDuplicateMember(text)) mistake('has a member twice');
     else if ((json as Partial<RecordView> | null)?.state === 'unreadable')
       mistake('its record cannot be read, so it cannot be resolved: remove the line');
     else if (!read.success) {

@@ -182,6 +182,28 @@ describe('the records command, while a gateway runs', () => {
     await records('resolve', ...(await named(key)), '--as', 'completed', '--reason', 'x');
   });
 
+  it('refuses a line that says two things, and a file that is not UTF-8', async () => {
+    const key = await leaveInDoubt();
+    const [{ recordId, execution } = {}] = await inDoubt();
+    const file = join(folder, 'twofold.jsonl');
+    const resolveMany = (content: string | Buffer) => {
+      writeFileSync(file, content);
+      return records('resolve-many', '--from', file, '--reason', 'incident 12');
+    };
+    const paid = JSON.stringify({ recordId, execution, as: 'completed' });
+    // The books have it, and the file was edited once more by the command that makes releases.
+    const twofold = await resolveMany(paid.replace(/\}$/, ',"as":"released"}'));
+    const twice = `oncegate: ${file}: line 1: has a member twice\n`;
+    expect(twofold).toEqual({ code: 64, stdout: '', stderr: twice });
+    const body = JSON.stringify({ recordId, execution, as: 'completed', status: 201, body: 'für Zoë' });
+    expect(await resolveMany(Buffer.from(body, 'latin1'))).toEqual({
+      ...{ code: 64, stdout: '', stderr: `oncegate: ${file} is not UTF-8\n` },
+    });
+    expect(await inDoubt()).toHaveLength(1);
+    expect(await resolveMany(`\uFEFF${body}\r\n`)).toMatchObject({ code: 0 });
+    expect((await withdraw(stack.url, { key })).body.toString()).toBe('für Zoë');
+  });
+
   it('releases from a file only the execution that was looked at', async () => {
     const key = await leaveInDoubt('reset-before-execute');
     const [before] = await inDoubt();
