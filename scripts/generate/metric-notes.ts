@@ -75,7 +75,7 @@ export const NOTES: Record<keyof typeof CATALOGUE, string> = {
   keyReloads:
     '`refused`: correct the key file; the old keys stay in force. `merchants_removed`: [OncegateMerchantsRemoved](runbook/OncegateMerchantsRemoved.md)',
   keyProbes:
-    '`failed`: `/readyz` and the log say why. `overloaded`: someone tries invented keys, or [the limits](configuration.md#keys-of-the-backend) are too low. `merchant_changed`: [Keys of the backend](operations.md#keys-of-the-backend)',
+    '`failed`: `/readyz` and the log say why. `overloaded`: someone tries invented keys, or [the limits](configuration.md#keys-of-the-backend) are too low. `merchant_changed`: [OncegateMerchantChanged](runbook/OncegateMerchantChanged.md)',
   handshakesFailed: `\`disconnected\`: also a probe that only opens a connection. The log has each on level \`debug\`. ${CERTIFICATES}`,
   certificateReloads: CERTIFICATES,
   certificateExpires: CERTIFICATES,

@@ -202,7 +202,7 @@ export const EVENTS = {
   ),
   merchant_changed: error(
     'the backend names another merchant for a secret key than before: the key is refused',
-    'Ask the backend’s owners. See [Keys of the backend](#keys-of-the-backend).',
+    'Ask the backend’s owners. See OncegateMerchantChanged.',
     { from: text('the merchant code before'), to: text('the merchant code now') },
     'keyProbes',
     { result: 'merchant_changed' },

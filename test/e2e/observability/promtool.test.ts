@@ -190,6 +190,7 @@ const EVENTS: [alert: string, counter: string, from: number, to: number][] = [
   ['ConfigRefused{instance="a"}', 'config_reloads_total{result="refused"}', 0, 30],
   ['KeyFileRefused{instance="a"}', 'key_reloads_total{result="refused"}', 0, 30],
   ['MerchantsRemoved{instance="a"}', 'key_reloads_total{result="merchants_removed"}', 0, 60],
+  ['MerchantChanged{instance="a"}', 'key_probes_total{result="merchant_changed"}', 0, 60],
   [
     'CertificateRefused{instance="a",certificate="listen"}',
     'certificate_reloads_total{certificate="listen",result="refused"}',
