@@ -37,7 +37,7 @@ export async function show(args: string[], terminal: Terminal): Promise<void> {
       return void terminal.stdout.write(Buffer.from(body, 'base64'));
     }
     const shown = await found(desk.show(recordId));
-    terminal.stdout.write(options.json ? `${JSON.stringify(shown, null, 2)}\n` : textOf(shown));
+    terminal.stdout.write(options.json ? `${jsonOf(shown)}\n` : textOf(shown));
   });
 }
 
@@ -61,6 +61,10 @@ async function startedBy(requestId: string, all: boolean, desk: Desk, { stderr }
   const none = all ? 'No record' : 'No open record (--all looks among all)';
   throw new Exit(ids.size > 1 ? several : `${none} was started by this request. ${ONLY_FIRST}`, 1);
 }
+
+/** The backend chooses header fields, perhaps by what a merchant sent. Terminals execute these characters, which JSON may have as they are. */
+const jsonOf = (shown: ShownRecord): string =>
+  JSON.stringify(shown, null, 2).replace(/[\x7f-\x9f]/g, (c) => `\\u00${c.charCodeAt(0).toString(16)}`);
 
 function textOf({ record, audit }: ShownRecord): string {
   const trail = audit.map(({ at, by, reason, from, to }) => [

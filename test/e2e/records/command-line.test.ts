@@ -4,13 +4,14 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import type { RecordView, ShownRecord } from '../../../src/doubts/record-view.ts';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
+import { rawBackend } from '../../support/backend.ts';
 import { withdraw } from '../../support/client.ts';
 import { expectPlain, newFolder, run } from '../../support/command.ts';
 import { configFile, parsedConfig } from '../../support/config.ts';
 import { eachRowInTurn } from '../../support/each-row.ts';
 import { executionShown } from '../../support/execution.ts';
 import { expectProblem } from '../../support/problem.ts';
-import { stackForFile } from '../../support/stack.ts';
+import { stackForFile, stackForTest } from '../../support/stack.ts';
 import { until } from '../../support/until.ts';
 
 const stack = await stackForFile({ lock: { leaseMs: 60_000 }, upstream: { responseTimeoutMs: 60_000 } });
@@ -314,4 +315,35 @@ it('the records command does not create a store that does not exist', async () =
   expect(ended.stderr).toContain('there is no store in');
   expectPlain(ended);
   expect(existsSync(path)).toBe(false);
+});
+
+it('what a backend sends in a header reaches no terminal as a control character, and keeps its value in JSON', async () => {
+  const value = 'echo \u009b2J';
+  const url = await rawBackend((socket) => {
+    socket.once('data', () => {
+      socket.write('HTTP/1.1 201 Created\r\nContent-Length: 2\r\nX-Echo: ');
+      socket.write(Buffer.from(`${value}\r\n\r\n{}`, 'latin1'));
+    });
+  });
+  const other = await stackForTest({ upstream: { url } });
+  const key = randomUUID();
+  expect((await withdraw(other.url, { key })).status).toBe(201);
+  const show = (...more: string[]) =>
+    run([
+      'records',
+      'show',
+      '--config',
+      configFile(other.config),
+      '--merchant',
+      'M-ALPHA',
+      '--key',
+      key,
+      ...more,
+    ]);
+  const [text, json] = [await show(), await show('--json')];
+  for (const { code, stdout } of [text, json]) {
+    expect(code).toBe(0);
+    expect(stdout.replaceAll('\n', '')).not.toMatch(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/u);
+  }
+  expect(JSON.parse(json.stdout).record.completion.headers).toContain(value);
 });
