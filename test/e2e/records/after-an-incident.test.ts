@@ -172,6 +172,20 @@ it.each([
   expect(states).toEqual(['in_doubt', 'in_doubt']);
 });
 
+it('a long report of a command that fails reaches a slow reader whole', async () => {
+  const { folder, file, write } = await openIncident(0);
+  const lines = Array.from({ length: 600 }, (_, i) => {
+    const recordId = String(i).padStart(64, '0');
+    return { recordId, execution: '0123456789abcdef', as: 'completed' };
+  });
+  const from = write('absent.jsonl', lines);
+  // As behind `kubectl exec` or ssh, where the output is a pipe.
+  const command = `oncegate records resolve-many --from ${from} --reason x --config ${file} 2>/dev/null | (sleep 3; cat)`;
+  const report = (await inShell(command, { cwd: folder })).trimEnd().split('\n');
+  expect(report).toHaveLength(lines.length + 1);
+  expect(report.at(-1)).toBe('0 completed, 0 released, 600 not resolved');
+});
+
 it('many keys are resolved once each by runs that are killed, interrupted, and repeated', async () => {
   const KEYS = 330;
   const { store, requests, folder, records } = await openIncident(KEYS);
