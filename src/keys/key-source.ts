@@ -76,14 +76,10 @@ export interface KeySource {
 /** `oncegate_merchants_expiring` looks ahead this far. */
 const A_WEEK_MS = 7 * 24 * 3_600_000;
 
-/** How many merchants have a secret key in force now, and none that is in force in seven days. */
+/** How many merchants have a secret key in force now, and will have none at some time within seven days. */
 export function countExpiringMerchants(entries: Iterable<KeyEntry>, nowMs: number): number {
-  const [now, later] = [new Set<string>(), new Set<string>()];
-  for (const entry of entries) {
-    if (isInForce(entry, nowMs)) now.add(entry.merchantCode);
-    if (isInForce(entry, nowMs + A_WEEK_MS)) later.add(entry.merchantCode);
-  }
-  return [...now].filter((merchant) => !later.has(merchant)).length;
+  const isSoon = (endMs: number) => nowMs < endMs && endMs <= nowMs + A_WEEK_MS;
+  return [...endsOf(entries, nowMs).values()].filter(isSoon).length;
 }
 
 /**
@@ -91,15 +87,21 @@ export function countExpiringMerchants(entries: Iterable<KeyEntry>, nowMs: numbe
  * with a key without an end never does. Revoked keys, and merchants who have no others, do not count.
  */
 export function firstMerchantEndMs(entries: Iterable<KeyEntry>, nowMs: number): number | undefined {
-  const ends = new Map<string, number>();
-  for (const { merchantCode, expiresAtMs, revokedAtMs } of entries) {
-    if (revokedAtMs <= nowMs) continue;
-    const endMs = Math.min(expiresAtMs, revokedAtMs);
-    ends.set(merchantCode, Math.max(endMs, ends.get(merchantCode) ?? endMs));
-  }
   let firstMs = Number.POSITIVE_INFINITY;
-  for (const endMs of ends.values()) firstMs = Math.min(firstMs, endMs);
+  for (const endMs of endsOf(entries, nowMs).values()) firstMs = Math.min(firstMs, endMs);
   return Number.isFinite(firstMs) ? firstMs : undefined;
+}
+
+/** When each merchant has no valid key for the first time. A key that begins later than that does not help. */
+function endsOf(entries: Iterable<KeyEntry>, nowMs: number): Map<string, number> {
+  const ends = new Map<string, number>();
+  const unrevoked = [...entries].filter(({ revokedAtMs }) => nowMs < revokedAtMs);
+  for (const key of unrevoked.sort((a, b) => a.notBeforeMs - b.notBeforeMs)) {
+    const endMs = Math.min(key.expiresAtMs, key.revokedAtMs);
+    const knownMs = ends.get(key.merchantCode) ?? endMs;
+    if (key.notBeforeMs <= Math.max(knownMs, nowMs)) ends.set(key.merchantCode, Math.max(knownMs, endMs));
+  }
+  return ends;
 }
 
 /** Keys that expire within this time are reported. */

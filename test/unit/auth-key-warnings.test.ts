@@ -21,6 +21,9 @@ test('merchants whose keys all end within seven days are counted', () => {
   expect(ends('expiresAt: 2026-11-29T12:00:01Z')).toBe(0);
   expect(ends('expiresAt: 2026-11-23T12:00:00Z', '')).toBe(0);
   expect(ends('expiresAt: 2026-11-22T12:00:00Z', 'revokedAt: 2026-01-01T00:00:00Z')).toBe(0);
+  // The next key begins too late, or in time.
+  expect(ends('notBefore: 2026-11-25T00:00:00Z', 'expiresAt: 2026-11-24T00:00:00Z')).toBe(1);
+  expect(ends('notBefore: 2026-11-24T00:00:00Z', 'expiresAt: 2026-11-24T00:00:00Z')).toBe(0);
 });
 
 test('the first merchant without a valid key is found', () => {
@@ -31,6 +34,12 @@ test('the first merchant without a valid key is found', () => {
   expect(end('expiresAt: 2026-12-01T00:00:00Z', 'expiresAt: 2026-12-24T00:00:00Z')).toBe('2026-12-24');
   expect(end('expiresAt: 2026-12-24T00:00:00Z, revokedAt: 2026-12-23T00:00:00Z')).toBe('2026-12-23');
   expect(end('expiresAt: 2026-12-01T00:00:00Z', '')).toBeUndefined();
+  // Between two keys the merchant has none, whatever their order in the file.
+  const [first, last] = ['expiresAt: 2026-12-01T00:00:00Z', 'notBefore: 2026-12-12T00:00:00Z'];
+  expect([end(first, last), end(last, first)]).toEqual(['2026-12-01', '2026-12-01']);
+  const between = 'notBefore: 2026-11-30T00:00:00Z, expiresAt: 2026-12-12T00:00:00Z';
+  expect([end(last, between, first), end(last)]).toEqual([undefined, undefined]);
+  expect(end('expiresAt: 2026-11-01T00:00:00Z', last)).toBe('2026-11-01');
   // An expired key counts until it is removed or revoked: somebody may still use it.
   expect(end('expiresAt: 2026-11-01T00:00:00Z')).toBe('2026-11-01');
   expect(end('expiresAt: 2026-11-01T00:00:00Z, revokedAt: 2026-11-02T00:00:00Z')).toBeUndefined();
