@@ -94,9 +94,18 @@ export const noteOfOptions = (
   { by, reason }: { by?: string; reason?: string },
   usage: string,
 ): ResolutionNote => ({
-  by: by ?? userInfo().username,
+  by: by ?? nameOfUser(),
   reason: required(reason, 'reason', usage),
 });
+
+/** In a container, a user may have a number only. */
+function nameOfUser(): string {
+  try {
+    return userInfo().username;
+  } catch {
+    return `uid ${process.getuid?.()}`;
+  }
+}
 
 /** @throws {Exit} 64 if the option is set and is not a port */
 export function portOf(text: string | undefined, byDefault: number): number {

@@ -1,7 +1,9 @@
 import { randomUUID } from 'node:crypto';
 import { existsSync, writeFileSync } from 'node:fs';
+import { syncBuiltinESMExports } from 'node:module';
+import os from 'node:os';
 import { join } from 'node:path';
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
 import type { RecordView, ShownRecord } from '../../../src/doubts/record-view.ts';
 import { recordIdOf } from '../../../src/ledger/record-id.ts';
 import { rawBackend } from '../../support/backend.ts';
@@ -268,6 +270,25 @@ describe('the records command, while a gateway runs', () => {
     expect(again).toMatchObject({ code: 1, stdout: '' });
     expectPlain(again);
     expect(again.stderr).toMatch(/^oncegate: It is completed.+\noncegate: now: completed since /);
+  });
+
+  it('names a user without a name, as a container may have, by its number in the audit trail', async () => {
+    const known = os.userInfo;
+    onTestFinished(() => {
+      os.userInfo = known;
+      syncBuiltinESMExports();
+    });
+    os.userInfo = () => {
+      throw new Error(
+        'A system error occurred: uv_os_get_passwd returned ENOENT (no such file or directory)',
+      );
+    };
+    syncBuiltinESMExports();
+    const key = await leaveInDoubt();
+    const done = await records('resolve', ...(await named(key)), '--as', 'completed', '--reason', 'x');
+    expect(done).toMatchObject({ code: 0, stderr: '' });
+    const { stdout } = await records('show', ...byKey(key), '--json');
+    expect(JSON.parse(stdout).audit).toMatchObject([{ by: `uid ${process.getuid?.()}` }]);
   });
 
   it('explains what is wrong with its arguments, or with the record', async () => {
