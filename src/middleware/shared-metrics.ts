@@ -86,6 +86,7 @@ function made(opened: OpenedStore, options: StoreMetricsOptions): Shared {
   emits.add(options.emit);
   if (store.usage) options.metrics.trackUsage(() => store.usage);
   options.metrics.trackStore(opened.storeId);
+  options.metrics.track(options.metrics.storeForgot, () => Number(opened.watch?.isForgotten ?? false));
   const everyMs = idempotencyOptions.shape.countDoubtsEveryMs.parse(undefined);
   const gauges = new DoubtGauges({ ...options, store, everyMs });
   return { gauges, users: 0 };

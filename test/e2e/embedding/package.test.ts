@@ -6,6 +6,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import {
   bearerAuth,
   createGateway,
+  createMetrics,
   forward,
   idempotency,
   redisStore,
@@ -70,14 +71,19 @@ describe('redisStore()', () => {
     const options = { url: redis.url, timeoutMs: 5000, identityFile: join(folder, 'identity.json') };
     const store = await redisStore(options);
     onTestFinished(() => store.close());
+    const metrics = createMetrics();
+    const forgot = async () => new Scrape(await metrics.text()).value('oncegate_store_forgot');
     const { post } = await embed((to, protect) => to.post('/payouts', protect, (_req, res) => res.json({})), {
-      store,
+      ...{ store, metrics },
     });
     await until(() => existsSync(options.identityFile));
     expect((await post('k-1')).status).toBe(200);
+    expect(await forgot()).toBe(0);
     await emptied(redis);
     await until(async () => /^the store is new or was emptied/.test((await store.health()).detail));
     expect(codeOf(await post('k-1'))).toBe('store_unavailable');
+    // OncegateStoreForgot reads it.
+    expect(await forgot()).toBe(1);
     const file = join(folder, 'records.yaml');
     writeFileSync(
       file,
@@ -87,6 +93,7 @@ describe('redisStore()', () => {
     expect(accepted.code).toBe(0);
     await until(async () => (await post('k-1')).status === 200);
     expect((await store.health()).ok).toBe(true);
+    expect(await forgot()).toBe(0);
   });
 });
 
