@@ -87,7 +87,24 @@ function made(opened: OpenedStore, options: StoreMetricsOptions): Shared {
   if (store.usage) options.metrics.trackUsage(() => store.usage);
   options.metrics.trackStore(opened.storeId);
   options.metrics.track(options.metrics.storeForgot, () => Number(opened.watch?.isForgotten ?? false));
+  countWarnings(opened, options);
   const everyMs = idempotencyOptions.shape.countDoubtsEveryMs.parse(undefined);
   const gauges = new DoubtGauges({ ...options, store, everyMs });
   return { gauges, users: 0 };
+}
+
+/** A younger count is not renewed, because the check of the store writes a probe record. */
+const RENEW_AFTER_MS = 30_000;
+
+/** Counts the warnings of the store whenever the metrics are read. The next reading has the new count. */
+function countWarnings(opened: OpenedStore, { metrics, clock }: StoreMetricsOptions): void {
+  let countedAtMs = Number.NEGATIVE_INFINITY;
+  metrics.beforeReading(() => {
+    if (clock.monotonicMs() - countedAtMs < RENEW_AFTER_MS) return;
+    countedAtMs = clock.monotonicMs();
+    const count = ({ warnings }: { warnings: readonly string[] }) =>
+      metrics.configWarnings.set({ about: 'store' }, warnings.length);
+    // If the check fails, the count stays.
+    opened.health().then(count, () => {});
+  });
 }

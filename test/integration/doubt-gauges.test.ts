@@ -111,7 +111,8 @@ it('counts each resolution once when embedded handlers are closed and made again
     store.asked++;
     return store.count;
   };
-  const opened = { store: { countDoubts }, emits: new Set() } as unknown as OpenedStore;
+  const health = async () => ({ ok: true, detail: '', warnings: [] });
+  const opened = { store: { countDoubts }, emits: new Set(), health } as unknown as OpenedStore;
   const options = { metrics, clock: systemClock, emit: emitTo({}) };
   for (const times of [1, 2, 3]) {
     const gauges = shareStoreMetrics(opened, options);

@@ -97,6 +97,19 @@ describe('redisStore()', () => {
   });
 });
 
+it('counts the warnings of its store, which OncegateStoreUnsafe reads', async () => {
+  const redis = await startRedis({ args: ['--appendfsync', 'everysec'] });
+  const store = await redisStore({ url: redis.url, timeoutMs: 5000 });
+  onTestFinished(() => store.close());
+  const { metrics, close } = idempotency({ store, merchant: () => 'M-ALPHA' });
+  onTestFinished(() => close(1000));
+  const { warnings } = await store.health();
+  expect(warnings).toEqual([expect.stringContaining('appendfsync')]);
+  await until(
+    async () => new Scrape(await metrics.text()).value('oncegate_config_warnings', { about: 'store' }) === 1,
+  );
+});
+
 it('all handlers with the same metrics show the store once: its doubts, its size and its commits', async () => {
   const path = temporaryFolder();
   const store = await sqliteStore({ path, timeoutMs: 5000 });
