@@ -32,6 +32,7 @@ export class RunningGateway {
   readonly #parts: Parts;
   /** Whether other processes may accept from the socket that `server` listens on. */
   #isSocketInherited = false;
+  #hasBegun = false;
 
   /** @throws {Error} with a message for the operator if the store or the keys cannot be opened */
   static async open(config: Config, tools: GatewayTools): Promise<RunningGateway> {
@@ -49,10 +50,7 @@ export class RunningGateway {
     this.desk = parts.desk;
     this.readiness = new Readiness(config, parts, tools.clock);
     // `oncegate check` opens a gateway too. It never listens, so it does not visit the store, and sends no lookups.
-    this.server.once('listening', () => this.watchStore());
-    this.server.once('listening', () => parts.doubtGauges.begin());
-    // A gateway that only observes sends no requests of its own.
-    if (!parts.observation) this.server.once('listening', () => void this.#lookUpAbandoned());
+    this.server.once('listening', () => this.begin());
   }
 
   /**
@@ -78,9 +76,18 @@ export class RunningGateway {
     return this.#adminPort?.sessions;
   }
 
-  /** Visits the store, and watches its identity from now on. A gateway that listens does so by itself. */
-  watchStore(): void {
-    this.#parts.watch?.begin();
+  /**
+   * Visits the store, and from now on watches its identity and counts the keys in doubt. Looks up those that other gateways left. A
+   * gateway that listens does so by itself. A second call does nothing.
+   */
+  begin(): void {
+    if (this.#hasBegun) return;
+    this.#hasBegun = true;
+    const { watch, doubtGauges, observation } = this.#parts;
+    watch?.begin();
+    doubtGauges.begin();
+    // A gateway that only observes sends no requests of its own.
+    if (!observation) void this.#lookUpAbandoned();
   }
 
   /**

@@ -79,7 +79,7 @@ export async function createGateway(config: GatewayConfig, options: GatewayOptio
   const logger = options.logger ?? createLogger(checked.log.level);
   const { identityFile } = checked.store;
   const gateway = await RunningGateway.open(checked, { clock: systemClock, logger, identityFile });
-  gateway.watchStore();
+  gateway.begin();
   const { emit, readiness } = gateway;
   for (const warning of await readiness.warnings()) emit('attention', { warning });
   return {

@@ -15,7 +15,7 @@ import {
 import { httpBackend } from '../../support/backend.ts';
 import { send } from '../../support/client.ts';
 import { run } from '../../support/command.ts';
-import { temporaryFolder, testConfig, writeKeys } from '../../support/config.ts';
+import { type ConfigInput, temporaryFolder, testConfig, writeKeys } from '../../support/config.ts';
 import { Scrape } from '../../support/metrics.ts';
 import { emptied, startRedis } from '../../support/redis-server.ts';
 import { openSandbox } from '../../support/stack.ts';
@@ -261,6 +261,37 @@ describe('createGateway()', () => {
     });
     expect((await pay(url)).body.toString()).toMatch(/has read the body/);
     expect(sandbox.requests.total()).toBe(0);
+  });
+
+  it('counts its keys in doubt where it is mounted, and looks up those that another gateway left', async () => {
+    const sandbox = await openSandbox({ lookupToken: 'token-of-the-gateway' });
+    const folder = temporaryFolder();
+    const match = { method: 'POST', path: '/v1/index.php' };
+    const mounted = async (operations: ConfigInput['operations'], url = sandbox.url) => {
+      const idempotency = { countDoubtsEveryMs: 100 };
+      const log = { level: 'silent' as const };
+      const more = { operations, lock: { leaseMs: 1000 }, idempotency, log };
+      const gateway = await createGateway(testConfig(folder, url, more));
+      onTestFinished(() => gateway.close());
+      const of = async (name: string) => {
+        const { samples } = new Scrape(await gateway.metrics());
+        return samples.reduce((sum, one) => sum + (one.name === name ? one.value : 0), 0);
+      };
+      return { url: await httpBackend(gateway.app as RequestListener), of };
+    };
+    const answering502 = await httpBackend((_req, res) => void res.writeHead(502).end());
+    const first = await mounted([{ name: 'withdraw', match }], answering502);
+    expect((await pay(first.url)).status).toBe(502);
+    await until(async () => (await first.of('oncegate_keys_in_doubt')) === 1);
+    const lookup = {
+      path: '/v1/transactions?merchant={merchant}&key={key}',
+      headers: { authorization: 'Bearer token-of-the-gateway' },
+      ...{ completed: [404], firstAfterMs: 20, releaseAfterMs: 60_000 },
+    };
+    const idempotency = { inDoubt: 'lookup' as const, lookup };
+    const second = await mounted([{ name: 'withdraw', match, idempotency }]);
+    await until(async () => (await second.of('oncegate_resolutions_total')) === 1);
+    expect((await pay(first.url)).status).toBe(200);
   });
 
   it('starts no key when its store was emptied, also where it is mounted, with a store.identityFile', async () => {
