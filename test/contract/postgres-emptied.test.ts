@@ -2,15 +2,19 @@
 import { execFileSync } from 'node:child_process';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
-import { differenceOf } from '../../src/ledger/store-watch.ts';
+import { differenceOf, StoreWatch } from '../../src/ledger/store-watch.ts';
 import { systemClock } from '../../src/lib/clock.ts';
 import { PostgresRegister } from '../../src/store/postgres/register.ts';
 import { schemaSql } from '../../src/store/postgres/schema.ts';
 import type { Create } from '../../src/store/register.ts';
 import type { StoreIdentity } from '../../src/store/types.ts';
 import { creation, newId, newRecord } from '../registers/records.ts';
+import { emitTo } from '../support/emit.ts';
 import type { PostgresPlace } from '../support/open-store.ts';
 import { newSchema, startPostgres } from '../support/postgres-server.ts';
+import { storeFolder } from '../support/sqlite-files.ts';
+import { storeForTest } from '../support/stores.ts';
+import { until } from '../support/until.ts';
 
 // Nothing has to survive the machine.
 const server = await startPostgres({ fsync: 'off' });
@@ -105,4 +109,22 @@ it('a visit after a promotion does not hide it from gateways that compare later'
   expect(counts).toEqual([1, 2, 3, 4].map((visits) => Number(promoted?.count) + visits));
   const after = await register.readIdentity('protect');
   expect(differenceOf(before as StoreIdentity, after, 0)).toMatch(/older than it was/);
+});
+
+it('a table that a crash of the server has emptied is noticed before the first start after it', async () => {
+  const { url, admin: person } = await startPostgres({ fsync: 'off' });
+  const store = await storeForTest({ kind: 'postgres', url, schema: 'oncegate' });
+  const watch = await StoreWatch.open({
+    ...{ store, mode: 'protect', refuses: true, warnForMs: 60_000, clock: systemClock, emit: emitTo({}) },
+    file: join(storeFolder(), 'identity.json'),
+  });
+  await watch.visit();
+  await person.query('ALTER TABLE oncegate.records SET UNLOGGED');
+  const { rows } = await person.query(`SELECT pid FROM pg_stat_activity WHERE application_name = 'oncegate'`);
+  // As for want of memory. The server ends all its other processes, and itself goes on.
+  process.kill(rows[0].pid, 'SIGKILL');
+  await until(() => store.refusing);
+  await until(() => store.refusing === undefined);
+  expect(watch.refusal).toMatch(/connected again|emptied/);
+  await until(() => watch.refusal?.includes('emptied'));
 });

@@ -44,6 +44,8 @@ const newLanes = (number: number): Lane[] => Array.from({ length: number }, () =
 export class Lanes {
   /** Names the server process that was reached last. */
   server: string | undefined;
+  /** Another one for each time that no connection was left. A server that has recovered from a crash keeps its name, and not every table. */
+  connection: string | undefined;
   /** Why no connection could be opened last. */
   failure: string | undefined;
   readonly #options: ServerOptions;
@@ -58,6 +60,7 @@ export class Lanes {
   #isClosed = false;
   #timer: NodeJS.Timeout | undefined;
   readonly #listeners: (() => void)[] = [];
+  #times = 0;
   #looking: NodeJS.Timeout | undefined;
   /** When it was last asked what became of writes without an answer. */
   #lookedMs = Number.NEGATIVE_INFINITY;
@@ -185,9 +188,9 @@ export class Lanes {
       const ended = () => this.#ended(lane, connection);
       connection = await Connection.open(options, ended, undefined, limitMs);
       if (this.#isClosed) return connection.drop();
+      if (connection.server !== this.server || !this.isConnected) this.#isOtherServer(connection.server);
       lane.connection = connection;
       this.failure = undefined;
-      if (connection.server !== this.server) this.#isOtherServer(connection.server);
     } catch (error) {
       this.failure = (error as Error).message;
       throw error;
@@ -201,6 +204,7 @@ export class Lanes {
   /** After a failover some connections may still lead to the server before. What waits was meant for it, too. */
   #isOtherServer(server: string): void {
     this.server = server;
+    this.connection = `${server} ${++this.#times}`;
     for (const { reject } of this.#queue.splice(0))
       reject(new StoreUnavailable('postgres: it was connected again', NOT_WRITTEN));
     for (const { connection } of this.#all) if (connection && connection.server !== server) connection.drop();

@@ -65,7 +65,7 @@ export class PostgresRegister implements Register {
   }
 
   connectionOf(): unknown {
-    return this.lanes.server;
+    return this.lanes.connection;
   }
 
   onConnected(act: () => void): void {
