@@ -34,6 +34,8 @@ export const LOCK_NOT_AVAILABLE = '55P03';
 /** The tables, the schema or the function are missing. */
 const NOT_PREPARED = new Set(['3F000', '42P01', '42883']);
 const NO_RIGHT = '42501';
+/** What warns, in each transaction, that the server will soon assign no more numbers for transactions. It does not doubt the COMMIT. */
+const OF_WRAPAROUND: ReadonlySet<string | undefined> = new Set(['GetNewTransactionId', 'GetNewMultiXactId']);
 const SHOWN =
   "oncegate store prepare --print shows the SQL for the owner of the database, with the rights of the gateway's role";
 /** The statement is unknown, or another client has prepared it on the connection. */
@@ -140,8 +142,8 @@ export class Connection {
       this.isOpen = false;
     });
     // The severity is a word in the server's language, and the code is not.
-    client.on('notice', ({ code, message }) => {
-      if (code !== '00000') this.#warning = message;
+    client.on('notice', ({ code, routine, message }) => {
+      if (code !== '00000' && !OF_WRAPAROUND.has(routine)) this.#warning = message;
     });
   }
 
