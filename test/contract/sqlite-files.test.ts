@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process';
 import {
   chmodSync,
   chownSync,
@@ -86,6 +87,36 @@ describe('the files of the SQLite store', () => {
     const lock = join(path, 'records.db-lock');
     writeFileSync(lock, Buffer.alloc(4096, 'x'));
     await expect(openSqlite(path)).rejects.toThrow(`${lock}: file is not a database`);
+  });
+
+  it('whose database alone is mounted are refused, because each mount would have a WAL of its own', async (context) => {
+    const path = storeFolder();
+    await (await openSqlite(path)).close();
+    const source = (name: string) => new URL(`../../src/${name}.ts`, import.meta.url);
+    const program = join(storeFolder(), 'open.mjs');
+    const script = `import { DatabaseSync } from 'node:sqlite';
+      import { systemClock } from '${source('lib/clock')}';
+      import { SqliteRegister } from '${source('store/sqlite/sqlite-register')}';
+      import { ApplicationRegister } from '${source('store/sqlite/application-register')}';
+      const options = { timeoutMs: 1000, clock: systemClock };
+      for (const open of [
+        () => SqliteRegister.open({ path: '.', ...options }),
+        () => ApplicationRegister.openIn(new DatabaseSync('records.db'), options),
+      ])
+        console.log(await open().then(() => 'opened', ({ message }) => message));
+      process.exit();`;
+    writeFileSync(program, script);
+    const folder = storeFolder();
+    const run = (shell: string) =>
+      spawnSync('unshare', ['--mount', 'sh', '-ec', shell, process.execPath, program], {
+        ...{ encoding: 'utf8', cwd: folder },
+      });
+    // As in a container, whose folders are on another file system.
+    const mount = `mount -t tmpfs none ${folder}; cd ${folder}; touch records.db; mount --bind ${path}/records.db records.db`;
+    if (run(mount).status !== 0) context.skip('this machine makes no mounts');
+    const { stdout } = run(`${mount}; exec "$0" "$1"`);
+    const refusal = expect.stringContaining('mount its folder, and not the file alone');
+    expect(stdout.trim().split('\n')).toEqual([refusal, refusal]);
   });
 
   it('of another application are refused', async () => {

@@ -6,7 +6,7 @@ import { ANSWERS, COMMANDS, type Value } from './batch.ts';
 import { Changes } from './changes.ts';
 import {
   checkInodes,
-  inodesOf,
+  inodesOfOpened,
   isBusy,
   isConstraint,
   mayRollBack,
@@ -169,7 +169,7 @@ export class ApplicationWriter implements CommandWriter {
       this.#rollBack();
       throw error;
     }
-    this.#inodes = inodesOf(file);
+    this.#inodes = inodesOfOpened(file);
   }
 
   /** Calls `attempt` when the connection is in no transaction, and again while another process holds the lock. */

@@ -36,6 +36,21 @@ export const inodesOf = (file: string): string[] =>
     return stat ? `${stat.dev}:${stat.ino}` : 'none';
   });
 
+/**
+ * Of files that were just opened.
+ *
+ * @throws if the database is mounted without its folder: where it is mounted again, it has another WAL, and neither sees the other's keys
+ */
+export function inodesOfOpened(file: string): string[] {
+  const inodes = inodesOf(file);
+  const [device] = (inodes[0] as string).split(':');
+  if (inodes.some((inode) => inode !== 'none' && !inode.startsWith(`${device}:`)))
+    throw new Error(
+      `${file} is on another file system than its WAL: mount its folder, and not the file alone`,
+    );
+  return inodes;
+}
+
 /** @throws if a path names another file now: other processes would never see what this process writes to the old one */
 export function checkInodes(file: string, inodes: readonly string[]): void {
   const changed = inodesOf(file).findIndex((inode, i) => inode !== inodes[i]);

@@ -6,7 +6,7 @@ import { type MessagePort, parentPort } from 'node:worker_threads';
 import { messageOf } from '../../lib/files.ts';
 import { applyAll } from './batch.ts';
 import { Changes } from './changes.ts';
-import { checkInodes, inodesOf, isBusy, openForWriting } from './database.ts';
+import { checkInodes, inodesOfOpened, isBusy, openForWriting } from './database.ts';
 import { enterBoot } from './running-time.ts';
 
 /** The first message to the thread: what it opens. It ends with an error if it cannot open the database. */
@@ -63,7 +63,7 @@ class WriterThread {
     const database = this.#retryWhileBusy(OPEN_WITHIN_MS, () => openForWriting(file));
     this.offsetMs = this.#retryWhileBusy(OPEN_WITHIN_MS, () => enterBoot(database, boot, monotonicMs));
     this.#changes = new Changes(database);
-    this.#inodes = inodes ?? inodesOf(file);
+    this.#inodes = inodes ?? inodesOfOpened(file);
   }
 
   get inodes(): readonly string[] {
