@@ -15,7 +15,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { StoreUnavailable } from '../../src/store/types.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { countRecords, openSqlite, query, storeFolder } from '../support/sqlite-files.ts';
-import { bring } from './states.ts';
+import { bring, replayOf } from './states.ts';
 
 const modeOf = (path: string) => (statSync(path).mode & 0o777).toString(8);
 
@@ -117,6 +117,17 @@ describe('the files of the SQLite store', () => {
     const { stdout } = run(`${mount}; exec "$0" "$1"`);
     const refusal = expect.stringContaining('mount its folder, and not the file alone');
     expect(stdout.trim().split('\n')).toEqual([refusal, refusal]);
+  });
+
+  it('can be backed up while the store is open, and the backup is the same store', async () => {
+    const [path, backup] = [storeFolder(), storeFolder()];
+    const store = await openSqlite(path);
+    const completed = await bring(store, 'completed');
+    const identity = await store.visit('protect');
+    query(path, `VACUUM INTO '${join(backup, 'records.db')}'`);
+    const restored = await openSqlite(backup);
+    expect(await restored.start(duplicateOf(completed))).toEqual(replayOf(paid(), completed));
+    expect(await restored.readIdentity('protect')).toEqual(identity);
   });
 
   it('of another application are refused', async () => {
