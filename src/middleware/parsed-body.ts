@@ -89,7 +89,8 @@ async function peekBody(
   req: IncomingMessage,
   { bodyBytes, bodyTimeoutMs }: Limits,
 ): Promise<FoundBody | 'gone' | Problem> {
-  if (Number(req.headers['content-length'] ?? 0) > bodyBytes) return tooLargeBody(bodyBytes);
+  const declared = Number(req.headers['content-length'] ?? 0);
+  if (declared > bodyBytes) return tooLargeBody(bodyBytes);
   if (isBeingRead(req))
     throw new Error(
       'another middleware reads the body before idempotency(): keep it in req.rawBody or req.body',
@@ -98,7 +99,8 @@ async function peekBody(
   if (req.headers['transfer-encoding'] !== undefined)
     await new Promise<void>((resolve) => process.nextTick(resolve));
   if (req.destroyed) return 'gone';
-  if (req.complete && req.readableLength === 0) return { bytes: NO_BODY, isRaw: true };
+  // Adapters of AWS Lambda make requests that are complete, and whose body comes when it is read.
+  if (declared === 0 && req.complete && req.readableLength === 0) return { bytes: NO_BODY, isRaw: true };
   return await new Promise((resolve) => {
     const chunks: Buffer[] = [];
     let bytes = 0;
