@@ -150,6 +150,8 @@ class Handlers {
         if (isProblem(refusal)) this.#refuse(res, refusal);
         else next(refusal);
       };
+      // A response of an AWS Lambda adapter is never closed. Node takes its socket off the others first, and closes them itself.
+      res.once('finish', () => res.socket && res.emit('close'));
       void admitted(req, res, (refusal) => {
         if (refusal !== undefined) return refuse(refusal);
         let stranger: Problem | undefined;

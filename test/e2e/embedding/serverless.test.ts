@@ -77,3 +77,11 @@ it('forward() sends the body of such a request', async () => {
   expect(await pay('k-1', '{"amount":1}')).toBe(201);
   expect(bodies).toEqual(['{"amount":1}']);
 });
+
+it('counts such a request as ended when its response is, although nobody closes it', async () => {
+  const { pay, protect } = await called((app) => app.use((_req, res) => res.status(201).end()), {
+    inFlight: 1,
+  });
+  for (const key of ['k-1', 'k-2', 'k-3']) expect(await pay(key, '{"amount":1}')).toBe(201);
+  expect(await protect.metrics.text()).toContain('oncegate_in_flight 0\n');
+});
