@@ -26,7 +26,7 @@ import { findClientInExpress, isEncrypted } from '../requests/client-address.ts'
 import { wholeNumber } from '../requests/common-options.ts';
 import { HOPS } from '../requests/fields.ts';
 import { newRequestId } from '../telemetry/request-log.ts';
-import { executionOf, fieldsWithKey, type HandlerRequest } from './handler-request.ts';
+import { executionOf, fieldsNow, type HandlerRequest } from './handler-request.ts';
 import { bodyOf, type ParsedRequest } from './parsed-body.ts';
 import { errorOf } from './refusals.ts';
 import { writeResponse } from './respond.ts';
@@ -198,14 +198,15 @@ function headersMaker({ authorization, replaceWith }: z.infer<typeof forwardOpti
     // `idempotency` asks its option `merchant` only for a request with a key.
     const merchantCode = findContext(req)?.merchant?.code || req.merchant?.code || '';
     const names = executionOf(req)?.keyHeaders ?? keyHeaders;
-    // A backend that knows retries by the key must get the key that the record has.
-    const fields = forwardedHeaders(fieldsWithKey(req, names), {
+    const { fields: received, changed } = fieldsNow(req);
+    const fields = forwardedHeaders(received, {
       requestId,
       merchantCode,
       client: findClientInExpress(req),
       secure: isEncrypted(req),
       authorization: keep,
-      keyHeaders: names,
+      // A client must not take off what the application has set.
+      keyHeaders: [...names, ...changed],
       keepUnderscore: [],
       unencoded: true,
       hops: req.headers[HOPS] as string | undefined,

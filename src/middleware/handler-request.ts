@@ -4,7 +4,7 @@ import type { IncomingMessage } from 'node:http';
 import type { Request as ExpressRequest } from 'express';
 import { contextOf, type Merchant } from '../lib/context.ts';
 import type { Exchange } from '../lib/exchange.ts';
-import { isOneOf, valuesOf } from '../requests/fields.ts';
+import { isOneOf } from '../requests/fields.ts';
 import type { SqlClient } from '../store/register.ts';
 import type { Recording } from './recording.ts';
 import type { TransactionAnswer } from './respond.ts';
@@ -149,23 +149,26 @@ export const executions = new WeakMap<IncomingMessage, HandlerExecution>();
 export const executionOf = (req: IncomingMessage): HandlerExecution | undefined => executions.get(req);
 
 /**
- * The header fields of a request, names and values in turn. They come from `rawHeaders`, because Node joins repeated lines in `req.headers`, and
- * `readKey` must see each one. If another middleware has set or removed the key in `req.headers`, that counts.
+ * The header fields of a request, as the middleware in front has left them. They come from `rawHeaders`, because Node joins repeated lines
+ * in `req.headers`, and `readKey` must see each one. What another middleware has set or removed in `req.headers` counts.
  *
- * @param names of the headers that may carry the key, in lower case
+ * @returns `fields`: names and values in turn. `changed`: names in lower case
  */
-export function fieldsWithKey(
-  { headers, rawHeaders }: IncomingMessage,
-  names: readonly string[],
-): readonly string[] {
-  const changed = names.filter((name) => {
-    const sent = valuesOf(rawHeaders, name);
-    return headers[name] !== (sent.length > 0 ? sent.join(', ') : undefined);
-  });
-  if (changed.length === 0) return rawHeaders;
+export function fieldsNow({ headers, rawHeaders }: IncomingMessage) {
+  const sent = new Map<string, string>();
+  for (let i = 0; i + 1 < rawHeaders.length; i += 2) {
+    const [name, value] = [(rawHeaders[i] as string).toLowerCase(), rawHeaders[i + 1] as string];
+    const before = sent.get(name);
+    sent.set(name, before === undefined ? value : `${before}, ${value}`);
+  }
+  const now = new Map<string, unknown>();
+  for (const [name, value] of Object.entries(headers)) now.set(name.toLowerCase(), value);
+  const names = new Set([...sent.keys(), ...now.keys()]);
+  const changed = [...names].filter((name) => now.get(name) !== sent.get(name));
+  if (changed.length === 0) return { fields: rawHeaders, changed };
   const kept = rawHeaders.filter((_, i) => !isOneOf(rawHeaders[i - (i % 2)] as string, changed));
-  const now = changed.flatMap((name) =>
-    [headers[name] ?? []].flat().flatMap((value) => [name, String(value)]),
+  const set = changed.flatMap((name) =>
+    [now.get(name) ?? []].flat().flatMap((value) => [name, String(value)]),
   );
-  return [...kept, ...now];
+  return { fields: [...kept, ...set], changed };
 }

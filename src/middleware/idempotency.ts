@@ -31,7 +31,7 @@ import {
 } from './handler-options.ts';
 import {
   executions,
-  fieldsWithKey,
+  fieldsNow,
   type HandlerRequest,
   handlerView,
   type Idempotency,
@@ -132,7 +132,7 @@ class Handlers {
       layer,
       hop: this.#hop,
       headers,
-      keyFields: (req) => fieldsWithKey(req, headers),
+      keyFields: (req) => fieldsNow(req).fields,
       takeBody: (req, res) => this.#takeBody(req, res).catch((thrown) => Promise.reject(errorOf(thrown))),
       send: (req, maySend, res, next, call) => this.#run(req, maySend, res, next, call),
       settle: this.#transactions?.settle,
@@ -196,7 +196,7 @@ class Handlers {
       isProtected,
       keyRequired: isProtected && key === 'required',
     };
-    const fields = isProtected ? fieldsWithKey(req, this.#policy.headers) : [];
+    const fields = isProtected ? fieldsNow(req).fields : [];
     const hasKey = this.#policy.headers.some((header) => hasField(fields, header));
     const code = hasKey ? merchant(req as HandlerRequest) : undefined;
     if (hasKey && code === undefined) return unauthenticated(res);

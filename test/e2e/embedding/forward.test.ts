@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import type { RequestListener } from 'node:http';
+import type { IncomingHttpHeaders, RequestListener } from 'node:http';
 import { createServer } from 'node:https';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
@@ -286,6 +286,36 @@ describe('forward()', () => {
       [own.replaceWith, 'M-BRAVO'],
       [undefined, undefined],
     ]);
+  });
+
+  it('sends the header fields as a middleware in front has set or removed them', async () => {
+    const got: IncomingHttpHeaders[] = [];
+    const toBackend = forward({
+      upstream: await httpBackend(({ headers }, res) => {
+        got.push(headers);
+        res.end('{}');
+      }),
+    });
+    onTestFinished(() => toBackend.close());
+    const { post, url } = await embed((app, protect) => {
+      app.use((req, _res, next) => {
+        delete req.headers.cookie;
+        req.headers['x-user'] = 'u-1';
+        // Express and Node read only names in lower case, but http-proxy sends what is set last.
+        req.headers['X-Role'] = 'clerk';
+        next();
+      });
+      app.use(protect, toBackend);
+    });
+    const forged = { cookie: 'session=1', 'x-user': 'u-2', 'x-role': 'admin', accept: 'text/html' };
+    const headers = { ...forged, connection: 'x-user, x-role' };
+    await post('k-1', { headers });
+    await send(url, { method: 'POST', path: '/payouts', headers });
+    for (const sent of got) {
+      expect(sent).toMatchObject({ 'x-user': 'u-1', 'x-role': 'clerk', accept: 'text/html' });
+      expect(sent.cookie).toBeUndefined();
+    }
+    expect(got).toHaveLength(2);
   });
 
   it('refuses what the gateway refuses: TRACE, which shows the credential, and targets that lead elsewhere', async () => {
