@@ -87,6 +87,8 @@ export class RedirectedResponse {
     Object.assign(res, wrapped);
     this.#holdEvents();
     const holdAgain = () => {
+      // The handler's middleware, such as a session's, makes the head of the second response again.
+      Reflect.deleteProperty(res, '_implicitHeader');
       this.#redirect(METHODS, PROPERTIES);
       Object.assign(res, wrapped);
     };

@@ -571,6 +571,30 @@ describe('idempotency()', () => {
     expect(gunzipSync((await post('k-1', request)).body).toString()).toBe('paid 10');
   });
 
+  it('stores the response of a late handler behind a middleware that makes the head itself, as express-session does', async () => {
+    const late = Promise.withResolvers<void>();
+    const makesHead: RequestHandler = (_req, res, next) => {
+      const { end } = res;
+      res.end = ((...args: Parameters<typeof end>) => {
+        (res as unknown as { _implicitHeader(): void })._implicitHeader();
+        return end.apply(res, args);
+      }) as typeof res.end;
+      next();
+    };
+    const { post } = await embed(
+      (app, protect) =>
+        app.post('/payouts', protect, makesHead, async (_req, res) => {
+          await late.promise;
+          res.status(201).send('paid');
+        }),
+      { timeoutMs: 100 },
+    );
+    expect((await post('k-1')).status).toBe(504);
+    late.resolve();
+    const retry = await post('k-1');
+    expect([retry.status, retry.body.toString()]).toEqual([201, 'paid']);
+  });
+
   it('lets a handler iterate over its body, also after the merchant has disconnected', async () => {
     const left = Promise.withResolvers<void>();
     let arrived = 0;
