@@ -82,8 +82,10 @@ export class RedirectedResponse {
     // Node would throw away what the handler has not read of the request when this answer has been sent.
     Object.assign(res.req, { _consuming: true });
     write();
-    // A middleware in front may end the answer later. It needs the real response until then.
+    // A middleware in front may end the answer later. It needs the real response until then, but its head only until that was made.
+    const isHeadMade = res.headersSent;
     this.#dropWrites();
+    if (isHeadMade) this.#redirect(READERS, ['headersSent']);
     Object.assign(res, wrapped);
     this.#holdEvents();
     const holdAgain = () => {

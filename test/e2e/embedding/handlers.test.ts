@@ -752,6 +752,37 @@ describe('idempotency()', () => {
     late.resolve();
   });
 
+  it('hides the answer at the time limit from the handler while a middleware in front, such as compression, still sends it', async () => {
+    const told = Promise.withResolvers<void>();
+    const seen: unknown[] = [];
+    const { post } = await embed(
+      (app, protect) => {
+        app.use((_req, res, next) => {
+          const { end } = res;
+          res.end = ((...args: Parameters<typeof end>) => {
+            if (res.statusCode === 504) told.resolve();
+            res.writeHead(res.statusCode);
+            setTimeout(() => end.apply(res, args), 200);
+            return res;
+          }) as typeof res.end;
+          next();
+        });
+        app.post('/payouts', protect, async (_req, res) => {
+          await told.promise;
+          await new Promise(setImmediate);
+          seen.push(res.headersSent, res.get('content-type'));
+          res.status(201).append('x-a', '1').append('x-a', '2').json({ id: 7 });
+        });
+      },
+      { timeoutMs: 100 },
+    );
+    expect(codeOf(await post('k-1'))).toBe('outcome_unknown');
+    const retry = await post('k-1');
+    expect(seen).toEqual([false, undefined]);
+    expect([retry.status, retry.json(), retry.headers['x-a']]).toEqual([201, { id: 7 }, '1, 2']);
+    expect(retry.headers['content-type']).toBe('application/json; charset=utf-8');
+  });
+
   it('streams a response that is too large to store, with backpressure, and through compression behind it', async () => {
     const chunk = Buffer.alloc(64_000, 'x');
     const large = randomBytes(300_000).toString('hex');
