@@ -196,7 +196,10 @@ function headersMaker({ authorization, replaceWith }: z.infer<typeof forwardOpti
   const keep = (value: string) => (authorization === 'keep' ? value : undefined);
   return (req: Request, requestId: string): string[] => {
     // `idempotency` asks its option `merchant` only for a request with a key.
-    const merchantCode = findContext(req)?.merchant?.code || req.merchant?.code || '';
+    const merchantCode = String(findContext(req)?.merchant?.code || req.merchant?.code || '');
+    // The backend would take it for another merchant.
+    if (merchantCode !== merchantCode.trim())
+      throw new TypeError('forward: the merchant code must not begin or end with a space');
     const names = executionOf(req)?.keyHeaders ?? keyHeaders;
     const { fields: received, changed } = fieldsNow(req);
     const fields = forwardedHeaders(received, {

@@ -288,6 +288,31 @@ describe('forward()', () => {
     ]);
   });
 
+  it('sends nothing for a merchant whose code no header field keeps, because the backend would take it for another', async () => {
+    let sent = 0;
+    const toBackend = forward({
+      upstream: await httpBackend((_req, res) => {
+        sent++;
+        res.end('{}');
+      }),
+    });
+    onTestFinished(() => toBackend.close());
+    const { post, url } = await embed(
+      (app, protect) => {
+        const known: RequestHandler = (req, _res, next) => {
+          req.merchant = { code: '\tM-BRAVO', keyId: '', scopes: [] };
+          next();
+        };
+        app.use('/known', known, toBackend);
+        app.use(protect, toBackend);
+      },
+      { merchant: () => 'M-BRAVO ' },
+    );
+    expect(codeOf(await post('k-1'))).toBe('upstream_unreachable');
+    expect((await send(url, { method: 'POST', path: '/known' })).status).toBe(500);
+    expect(sent).toBe(0);
+  });
+
   it('sends the header fields as a middleware in front has set or removed them', async () => {
     const got: IncomingHttpHeaders[] = [];
     const toBackend = forward({
