@@ -154,9 +154,18 @@ export class RedirectedResponse {
     });
   }
 
-  /** Tells the others that the merchant's answer was sent. It is not the handler's. */
+  /** Tells the others that the merchant's answer was sent. They see that one, which is not the handler's. */
   #tellOthers(name: string, args: unknown[]): void {
-    for (const listener of this.#otherListeners.get(name) ?? []) listener.apply(this.#res, args);
+    const res = this.#res;
+    const shown = [...this.#before.keys()].map(
+      (key) => [key, Object.getOwnPropertyDescriptor(res, key)] as const,
+    );
+    this.#showReal();
+    try {
+      for (const listener of this.#otherListeners.get(name) ?? []) listener.apply(res, args);
+    } finally {
+      for (const [key, descriptor] of shown) if (descriptor) this.#replace(key, descriptor);
+    }
     this.#whenSent?.();
     this.#whenSent = undefined;
   }

@@ -752,6 +752,29 @@ describe('idempotency()', () => {
     late.resolve();
   });
 
+  it('shows the 504 of the time limit to the log, and to a middleware in front that logs', async () => {
+    const late = Promise.withResolvers<void>();
+    const seen: unknown[] = [];
+    const { logger, log } = keptLog({ level: 'info' });
+    const { post } = await embed(
+      (app, protect) => {
+        app.use((_req, res, next) => {
+          for (const name of ['finish', 'close'])
+            res.on(name, () => seen.push(res.headersSent, res.statusCode));
+          next();
+        });
+        app.post('/payouts', protect, (_req, res) => void late.promise.then(() => res.send('paid')));
+      },
+      { timeoutMs: 100, logger },
+    );
+    expect((await post('k-1')).status).toBe(504);
+    await until(() => log.length === 1);
+    expect(log[0]).toMatchObject({ status: 504, outcome: 'outcome_unknown' });
+    expect(seen).toEqual([true, 504, true, 504]);
+    late.resolve();
+    expect((await post('k-1')).body.toString()).toBe('paid');
+  });
+
   it('hides the answer at the time limit from the handler while a middleware in front, such as compression, still sends it', async () => {
     const told = Promise.withResolvers<void>();
     const seen: unknown[] = [];
