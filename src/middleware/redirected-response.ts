@@ -122,8 +122,10 @@ export class RedirectedResponse {
     Object.assign(this.#res, this.#real);
   }
 
-  /** What the handler still writes is dropped. */
+  /** What the handler still writes is dropped, and Express cannot close the connection if it still fails. */
   ignore(): void {
+    const { req } = this.#res;
+    req.socket = openSocket(req.socket, () => {});
     if (this.#res.destroyed) this.#redirect(METHODS, PROPERTIES);
     else this.#dropWrites();
   }

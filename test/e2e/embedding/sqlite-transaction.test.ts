@@ -7,6 +7,7 @@ import { idempotency, type SqliteStoreOptions, sqliteStore } from '../../../src/
 import type { Idempotency } from '../../../src/middleware/handler-request.ts';
 import type { TransactionAnswer } from '../../../src/middleware/respond.ts';
 import { temporaryFolder } from '../../support/config.ts';
+import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
 import { embed, expressVersions } from './embedded.ts';
 
@@ -319,6 +320,37 @@ describe('a handler with a transaction on SQLite', () => {
     });
     expect([(await post('k')).status, paid('k')]).toEqual([201, 1]);
     expect(refusal).toMatchObject({ name: 'TypeError' });
+  });
+
+  it('leaves its answer whole, and the connection open, when the handler fails after it', async () => {
+    const database = openDatabase();
+    const store = await sqliteStore({ database });
+    onTestFinished(() => store.close());
+    const failed = Promise.withResolvers<void>();
+    const { post } = await embed(
+      (app, protect) => {
+        // As compression and sessions do: the answer ends later than its head.
+        app.use((_req, res, next) => {
+          const { end } = res;
+          res.end = ((...args: Parameters<typeof end>) => {
+            res.writeHead(res.statusCode);
+            void failed.promise.then(() => setTimeout(() => end.apply(res, args), 20));
+            return res;
+          }) as typeof res.end;
+          next();
+        });
+        app.post('/payouts', protect, (req, res, next) => {
+          payIn(req.idempotency as Idempotency, database).then(async () => {
+            await until(() => res.headersSent);
+            next(new Error('the mail was not sent'));
+            failed.resolve();
+          }, next);
+        });
+      },
+      { store, transactional: true },
+    );
+    const first = await post('k');
+    expect([first.status, first.json()]).toEqual([201, { paid: 10 }]);
   });
 
   it('answers 503 for a handler that answers with success and has committed nothing', async () => {
