@@ -44,7 +44,7 @@ export const postgresGuards: readonly Guard[] = [
   ],
   [
     'a write whose wait for the standby was cancelled counts as done (PostgreSQL)',
-    [CONNECTION, '', "if (code !== '00000')", "if (code === '')"],
+    [CONNECTION, '', "if (code !== '00000' &&", "if (code === '' &&"],
     [
       'contract/postgres-standby',
       'a write is perhaps written, and its answer waits until the standby has it',

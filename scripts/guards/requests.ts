@@ -40,7 +40,7 @@ export const requestGuards: readonly Guard[] = [
   ],
   [
     'a restricted secret key may call what is unclear',
-    ['src/keys/authorise.ts', 'refusalOf', 'identity.unclear !== undefined', 'false'],
+    ['src/keys/authorise.ts', 'authorise', 'identity.unclear === undefined', 'true'],
     ['e2e/http/authentication', 'a restricted secret key > may not call what is unclear'],
   ],
   [
