@@ -166,6 +166,9 @@ export async function findWarnings(
 export const linesOf = (found: Warnings): string[] =>
   Object.entries(found).flatMap(([about, texts]) => texts.map((text) => `${about}: ${text}`));
 
+/** With these a proxy says that it got no answer. */
+const NO_ANSWER = [502, 503, 504];
+
 type Policies = Pick<Config, 'operations' | 'idempotency' | 'upstream'>;
 
 /** Warnings about dangerous policies, one line each. */
@@ -188,6 +191,12 @@ export function policyWarnings({ operations, idempotency, upstream }: Policies):
     if (idempotency.key === 'none' && !match.methods.every(isSafe))
       warnings.push(
         `${name} has key: none: a key does not protect its requests, and a retry is executed again`,
+      );
+    const { release, unknown } = idempotency;
+    const final = NO_ANSWER.filter((status) => !release.includes(status) && !unknown.includes(status));
+    if (idempotency.key !== 'none' && final.length > 0)
+      warnings.push(
+        `${name} has an unknown without ${final.join(', ')}: a proxy answers so when it does not know whether the backend paid, and that becomes the result`,
       );
   }
   if (undeclared === 'pass')

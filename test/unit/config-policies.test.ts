@@ -98,6 +98,15 @@ describe('an in-doubt policy', () => {
     ]);
   });
 
+  it('causes a warning if its own list drops a status of proxies from unknown', () => {
+    expect(warningsOf(withPolicy('unknown: [408, 500, 502, 503, 504]'))).toEqual([]);
+    expect(warningsOf(withPolicy('unknown: [502, 504], release: [503]'))).toEqual([]);
+    expect(warningsOf(withPolicy('unknown: [500, 503]'))).toEqual([
+      expect.stringMatching(/^pay has an unknown without 502, 504: .*becomes the result/),
+    ]);
+    expect(warningsOf(withPolicy('unknown: [], key: none'))).toHaveLength(1);
+  });
+
   it('causes a warning if a cut response can become a result', () => {
     expect(warningsOf(UPSTREAM.replace('}', ', endOfConnection: trusted }'))).toEqual([
       expect.stringMatching(/^upstream\.endOfConnection is trusted: .*cut/),
