@@ -1,8 +1,9 @@
-import { rmSync } from 'node:fs';
+import { cpSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command } from 'ioredis';
 import { beforeAll, describe, expect, it, onTestFinished } from 'vitest';
+import { acceptStore } from '../../src/ledger/accept-store.ts';
 import type { Store } from '../../src/ledger/ledger.ts';
 import { measured } from '../../src/ledger/measured.ts';
 import { StoreWatch } from '../../src/ledger/store-watch.ts';
@@ -63,12 +64,13 @@ async function openedStore(timeoutMs = 2000) {
 async function connected(timeoutMs?: number) {
   const redis = await openedStore(timeoutMs);
   const store: Store = measured(redis, systemClock, emitTo({}), (recordId) => watch.refusalOf(recordId));
+  const file = join(storeFolder(), 'identity.json');
   const watch = await StoreWatch.open({
-    ...{ file: join(storeFolder(), 'identity.json'), store, mode: 'protect', refuses: true },
+    ...{ file, store, mode: 'protect', refuses: true },
     ...{ warnForMs: 60_000, clock: systemClock, emit: emitTo({}) },
   });
   onTestFinished(() => watch.close());
-  return { store, watch };
+  return { store, watch, file };
 }
 
 async function opened() {
@@ -143,6 +145,29 @@ describe('a gateway on a cluster, one of whose masters was restarted', () => {
     };
     await until(isNoticed, BACK_WITHIN_MS);
     expect([...answers].filter((answer) => !answer.startsWith('StoreUnavailable'))).toEqual([]);
+  });
+
+  it('with the records that it had before an operator accepted it without them, starts no key there', async () => {
+    const { store, watch, file } = await opened();
+    const server = servers[NUMBER] as RedisServer;
+    const [records, before] = [join(server.dir, 'appendonlydir'), join(storeFolder(), 'records')];
+    await server.kill();
+    cpSync(records, before, { recursive: true });
+    rmSync(records, { recursive: true });
+    await server.restart();
+    await until(() => watch.isForgotten, BACK_WITHIN_MS);
+    const note = { by: 'an operator', reason: 'its disk is lost' };
+    await acceptStore({ file, store, mode: 'protect', refuses: true, clock: systemClock }, note);
+    await startsAgain(store);
+    const since = newOn(NUMBER);
+    expect(await store.start(since)).toEqual({ kind: 'started' });
+
+    await server.kill();
+    rmSync(records, { recursive: true });
+    cpSync(before, records, { recursive: true });
+    await server.restart();
+    await until(() => watch.isForgotten, BACK_WITHIN_MS);
+    await expect(store.start(duplicateOf(since))).rejects.toMatchObject({ maybeWritten: false });
   });
 
   it('without its records, starts no key there, although a visit of the store began before', async () => {
