@@ -25,7 +25,9 @@ export interface FollowedOptions<T> {
   refused(error: unknown): void;
   /** Called for each retry that is refused for the same reason. Must not throw. */
   refusedAgain?(): void;
-  /** How often a version that was refused is read again, because its reason may pass. Milliseconds. Default: never. */
+  /**
+   * How often a version that was refused is read again, because its reason may pass. Milliseconds; more than two polls. Default: never.
+   */
   retryMs?: number;
 }
 
@@ -91,6 +93,8 @@ export class Followed<T> {
     try {
       const { id, load } = await this.#newest();
       if (this.#closed || (id === this.#id && occasion === 'change')) return;
+      // It may be half written.
+      if (isRetry && id !== this.#id) return void this.#readSoon.refresh();
       this.#id = id;
       const value = await load();
       if (this.#closed) return;

@@ -156,7 +156,7 @@ test('a version that could not be read, because the process could open no more f
     const { promise: reloaded, resolve: reload } = Promise.withResolvers();
     const told = { keys_refused: ({ reason }) => refuse(reason), keys_reloaded: reload };
     const emit = (event, of) => told[event]?.(of);
-    const keys = await FileKeySource.open({ path: ${path}, pollMs: 10, retryMs: 10, emit });
+    const keys = await FileKeySource.open({ path: ${path}, pollMs: 10, retryMs: 50, emit });
     setInterval(() => {}, 1000);
     const held = [];
     try {

@@ -53,6 +53,29 @@ test('what was refused is tried again, and told again only for another reason', 
   expect(told).toEqual(['refused: too early', 'refused: too late', 'good']);
 });
 
+test('another version that a retry finds may be half written, and waits until it has not changed for a poll', async () => {
+  const told: string[] = [];
+  let [reads, content] = [0, 'wrong'];
+  const followed = new Followed<string>({
+    ...{ paths: [], pollMs: 3_600_000, retryMs: 5 },
+    read: async () => {
+      reads++;
+      return { id: content, load: () => (content === 'wrong' ? Promise.reject(new Error('no')) : content) };
+    },
+    apply: (value) => void told.push(value),
+    refused: () => told.push('refused'),
+  });
+  onTestFinished(() => followed.close());
+  await followed.reload();
+  content = 'half';
+  const before = reads;
+  await until(() => reads >= before + 3 || told.length > 1);
+  expect(told).toEqual(['refused']);
+  content = 'whole';
+  await followed.reload();
+  expect([told, followed.refusal]).toEqual([['refused', 'whole'], undefined]);
+});
+
 test('what is in force is not read again without a change', async () => {
   const inForce = follow(() => 'good');
   const refused = follow(() => Promise.reject(new Error('no')));
