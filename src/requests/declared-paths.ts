@@ -71,14 +71,18 @@ export class DeclaredPaths {
     return matching.length === 0 ? literal : inOrder([...literal, ...matching]);
   }
 
-  /** Operations whose path a lenient backend could take this one for. */
-  resembling(path: string): readonly Candidate[] {
+  /**
+   * Operations whose path a lenient backend could take this one for.
+   *
+   * @param isOfRequest false for a declared path, whose end is a part of its name and no format
+   */
+  resembling(path: string, isOfRequest = true): readonly Candidate[] {
     const found = new Set<Candidate>();
-    const lookalikes = withFormatless(lookalikesOf(path));
+    const lookalikes = isOfRequest ? withFormatless(lookalikesOf(path)) : lookalikesOf(path);
     for (const lookalike of lookalikes)
       for (const candidate of this.#byLookalike.get(lookalike) ?? NONE) found.add(candidate);
     if (this.#patterns.length > 0) {
-      const readings = withFormatless(patternReadings(path));
+      const readings = isOfRequest ? withFormatless(patternReadings(path)) : patternReadings(path);
       for (const { candidate, lenient, unnamed } of this.#patterns)
         if (
           readings.some((reading) => lenient(reading)) ||

@@ -71,13 +71,17 @@ export function operationsOpenedBy(
   return opened.filter((operation) => overlap(asDeclared(open), operation)).map(({ name }) => name);
 }
 
-function overlap(a: DeclaredOperation, b: DeclaredOperation): boolean {
-  return reaches(a, samplesOf(b.match.path)) || reaches(b, samplesOf(a.match.path));
+/** Requests without a secret key have the paths that `open` declares. */
+function overlap(open: DeclaredOperation, operation: DeclaredOperation): boolean {
+  const { path } = operation.match;
+  return reaches(open, samplesOf(path), false) || reaches(operation, samplesOf(open.match.path), true);
 }
 
-function reaches(declared: DeclaredOperation, samples: readonly string[]): boolean {
+function reaches(declared: DeclaredOperation, samples: readonly string[], areOfRequests: boolean): boolean {
   const paths = new DeclaredPaths([declared]);
-  return samples.some((path) => paths.exactly(path).length > 0 || paths.resembling(path).length > 0);
+  return samples.some(
+    (path) => paths.exactly(path).length > 0 || paths.resembling(path, areOfRequests).length > 0,
+  );
 }
 
 /** Paths that a pattern matches: without its optional parts, and with them. */

@@ -23,3 +23,12 @@ describe('a public pattern that meets the pattern of an operation', () => {
       expect(isPublic(url), url).toBe(true);
   });
 });
+
+it('a public path opens no operation with a dot in its name behind it, but the path whose format it may be', () => {
+  const opened = (open: string, path: string) =>
+    operationsOpenedBy({ method: 'GET', path: open }, [declare('one', { method: 'POST', path })]);
+  for (const path of ['/api/docs.create', '/api/docs.:call', '/api/docs.html.create'])
+    expect(opened('/api/docs', path), path).toEqual([]);
+  expect(opened('/api/:page', '/api/docs.create')).toEqual(['one']);
+  expect(opened('/api/docs.csv', '/api/docs')).toEqual(['one']);
+});
