@@ -122,15 +122,17 @@ export function patternReadings(path: string): string[] {
 }
 
 /**
- * The readings of a request's path, and those without what follows the first dot of their last segment. Rails and Spring find the route
- * of `/v1/pay` for `/v1/pay.x` too. Only for requests: calls that are declared with dots, such as `/api/pay.create`, do not resemble each other.
+ * The readings of a request's path, and those without a format at the end of their last segment. Spring finds the route of `/v1/pay` for
+ * `/v1/pay.x` and `/v1/pay.x.y` too, and Rails that of `/v1/pay` for `/v1/pay.x`, and of `/api/pay.create` for `/api/pay.create.x`. Only
+ * for requests: calls that are declared with dots, such as `/api/pay.create`, do not resemble each other.
  */
 export const withFormatless = (readings: readonly string[]): string[] =>
-  distinct([...readings, ...readings.map(withoutFormat)]);
+  distinct([...readings, ...readings.flatMap(formatless)]);
 
-function withoutFormat(path: string): string {
+/** Without what follows the first dot, and without what follows the last one. */
+function formatless(path: string): string[] {
   const dot = path.indexOf('.', path.lastIndexOf('/') + 2);
-  return dot < 0 ? path : path.slice(0, dot);
+  return dot < 0 ? [] : [path.slice(0, dot), path.slice(0, path.lastIndexOf('.'))];
 }
 
 /** @param path in lower case; it may be a pattern */

@@ -298,6 +298,8 @@ describe('a request that only resembles a declared one', () => {
       declare('create', { method: 'POST', path: '/api/payments.create' }, 'required'),
     ]);
     expect(nameOf(calls, { url: '/api/payments.list' })).toBe('undeclared');
+    // But each has formats too.
+    expectIdentity(calls, { url: '/api/payments.create.csv' }, 'other', { keyRequired: true });
   });
 
   test('a parameter may look like the name of a script', () => {
