@@ -63,8 +63,11 @@ export class OpenResponses {
   closeUnread(): void {
     for (const res of this.#all.values()) {
       const progress = progressOf(res);
-      if (progress !== undefined && this.#progress.get(res) === progress) res.req.socket.destroy();
+      const isUnread = progress !== undefined && this.#progress.get(res) === progress;
       this.#progress.set(res, progress);
+      if (!isUnread) continue;
+      if (res.socket) cutOff(res);
+      else res.req.socket.destroy();
     }
   }
 

@@ -1,8 +1,7 @@
 import type { ServerResponse } from 'node:http';
-import { pipeline } from 'node:stream';
 import type { RequestContext } from '../lib/context.ts';
 import type { BackendResponse, Exchange } from '../lib/exchange.ts';
-import { cutOff, type Problem, problem } from '../lib/problem.ts';
+import { type Problem, problem, streamOrCut } from '../lib/problem.ts';
 import { answerFields, hasField, ORIGINAL_REQUEST_ID, writable } from '../requests/fields.ts';
 import type { Result } from './call.ts';
 import type { Decision } from './outcome.ts';
@@ -156,7 +155,5 @@ export function sendStream(
   }
   res.sendDate = false;
   res.writeHead(status, writable(answerFields(headers, requestId)));
-  // Before pipeline's own listener, which would close the connection in good order.
-  body.once('error', () => cutOff(res));
-  pipeline(body, res, () => {});
+  streamOrCut(body, res);
 }

@@ -1,5 +1,5 @@
 import { type ServerResponse, STATUS_CODES } from 'node:http';
-import type { Duplex } from 'node:stream';
+import { type Duplex, pipeline, type Readable } from 'node:stream';
 import { hasBody } from './context.ts';
 import type { BackendResponse } from './exchange.ts';
 import { type Executed, type ProblemCode, type ProblemRow, problems } from './problem-table.ts';
@@ -118,6 +118,13 @@ export function cutOff(res: ServerResponse): void {
   const isTcp = socket?.remoteAddress !== undefined && !('encrypted' in socket);
   if (req.httpVersion === '1.0' && isTcp) socket.resetAndDestroy();
   res.destroy();
+}
+
+/** Streams the body of a response. If its source breaks, the response is cut off. */
+export function streamOrCut(body: Readable, res: ServerResponse): void {
+  // Before pipeline's own listener, which would close the connection in good order.
+  body.once('error', () => cutOff(res));
+  pipeline(body, res, () => {});
 }
 
 /** Answers on a socket for which Node has no response object, unless it was ended, and closes the connection. */

@@ -1,5 +1,4 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { pipeline } from 'node:stream';
 import { Slots } from '../backend/slots.ts';
 import { Lookups } from '../doubts/lookups.ts';
 import { admit, Lifecycle } from '../gateway/admission.ts';
@@ -11,7 +10,7 @@ import { protect } from '../idempotency/protect.ts';
 import { systemClock, within } from '../lib/clock.ts';
 import { contextOf, exemplarIdOf, setDone } from '../lib/context.ts';
 import { classOf, type Exchange } from '../lib/exchange.ts';
-import { isProblem, type Problem, problemDocument, sendProblem } from '../lib/problem.ts';
+import { isProblem, type Problem, problemDocument, sendProblem, streamOrCut } from '../lib/problem.ts';
 import { findClientInExpress } from '../requests/client-address.ts';
 import { hasField } from '../requests/fields.ts';
 import { hopOf } from '../requests/hops.ts';
@@ -299,7 +298,7 @@ class Handlers {
       else {
         recording?.restore();
         if (!res.destroyed) writeHead();
-        pipeline(body, res, () => {});
+        streamOrCut(body, res);
       }
       return;
     }

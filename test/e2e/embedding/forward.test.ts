@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import type { IncomingHttpHeaders, RequestListener } from 'node:http';
 import { createServer } from 'node:https';
+import { connect } from 'node:net';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { setTimeout as sleep } from 'node:timers/promises';
@@ -287,6 +288,37 @@ describe('forward()', () => {
       [undefined, undefined],
     ]);
   });
+
+  it.each([
+    ['with a key', 'idempotency-key: k-1'],
+    ['without one', 'x-none: 1'],
+  ])(
+    'resets a connection of HTTP/1.0, %s, if the backend breaks off a response without a length',
+    async (_way, field) => {
+      const LIMIT = 65_536;
+      const cut = Promise.withResolvers<void>();
+      const upstream = await httpBackend((_req, res) => {
+        res.write('x'.repeat(2 * LIMIT));
+        void cut.promise.then(() => res.destroy());
+      });
+      const toBackend = forward({ upstream, maxStoredBytes: LIMIT });
+      onTestFinished(() => toBackend.close());
+      const { url } = await embed((app, protect) => app.use(protect, toBackend));
+      const socket = connect(Number(new URL(url).port), '127.0.0.1');
+      const ended = new Promise<unknown>((resolve) => {
+        socket.once('end', () => resolve('in good order'));
+        socket.once('error', ({ code }: NodeJS.ErrnoException) => resolve(code));
+      });
+      let bytes = 0;
+      socket.on('data', (chunk) => {
+        bytes += chunk.length;
+      });
+      socket.write(`POST /payouts HTTP/1.0\r\ncontent-length: 0\r\n${field}\r\n\r\n`);
+      await until(() => bytes > 2 * LIMIT);
+      cut.resolve();
+      expect(await ended).toBe('ECONNRESET');
+    },
+  );
 
   it('sends nothing for a merchant whose code no header field keeps, because the backend would take it for another', async () => {
     let sent = 0;
