@@ -224,14 +224,16 @@ function inOneLayer(path: readonly Middleware[]): Middleware {
   return (req, res, last) => {
     let at = 0;
     const next = (refusal?: unknown): void => {
+      if (refusal !== undefined) at = path.length;
       const middleware = path[at++];
-      if (refusal !== undefined || !middleware) {
+      if (!middleware) {
         last(refusal);
         return;
       }
       try {
+        // Not `instanceof Promise`: the application around this one may have replaced it.
         const running = middleware(req, res, next);
-        if (running instanceof Promise) running.catch(last);
+        if (running) running.catch(last);
       } catch (error) {
         last(error);
       }

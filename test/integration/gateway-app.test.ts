@@ -13,6 +13,7 @@ const ORDER = ['admit', 'checkHead', 'authenticate', 'identify', 'authorise', 'p
 type Parts = { [Name in (typeof ORDER)[number]]?: Middleware };
 
 const answers: Parameters<typeof createApp>[1] = (refusal, _req, res) => {
+  if (res.headersSent) return;
   const text = isProblem(refusal) ? refusal.code : (refusal as Error).message;
   res.writeHead(500, { 'Content-Length': text.length }).end(text);
 };
@@ -71,6 +72,29 @@ test.each<[string, Middleware]>([
   const never = vi.fn();
   expect(await answerOf({ authenticate, identify: never })).toEqual([500, 'broken']);
   expect(never).not.toHaveBeenCalled();
+});
+
+test('no middleware runs after a refusal, also if the one that refuses calls next again', async () => {
+  const never = vi.fn();
+  const authenticate: Middleware = (_req, _res, next) => {
+    next(new Error('broken'));
+    next();
+  };
+  const others = { identify: never, authorise: never, protect: never, forward: never };
+  expect(await answerOf({ authenticate, ...others })).toEqual([500, 'broken']);
+  expect(never).not.toHaveBeenCalled();
+});
+
+test('a middleware may reject where an application has replaced the global Promise', async () => {
+  const admit: Middleware = (_req, _res, next) => {
+    vi.stubGlobal('Promise', class {});
+    next();
+    vi.unstubAllGlobals();
+  };
+  const authenticate: Middleware = async () => {
+    throw new Error('broken');
+  };
+  expect(await answerOf({ admit, authenticate })).toEqual([500, 'broken']);
 });
 
 test('a request that no middleware answers gets an error', async () => {
