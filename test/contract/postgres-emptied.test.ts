@@ -121,7 +121,7 @@ it('a table that a crash of the server has emptied is noticed before the first s
   await watch.visit();
   await person.query('ALTER TABLE oncegate.records SET UNLOGGED');
   const { rows } = await person.query(`SELECT pid FROM pg_stat_activity WHERE application_name = 'oncegate'`);
-  // As for want of memory. The server ends all its other processes, and itself goes on.
+  // As for want of memory. The server then ends all its other processes, and recovers.
   process.kill(rows[0].pid, 'SIGKILL');
   await until(() => store.refusing);
   await until(() => store.refusing === undefined);

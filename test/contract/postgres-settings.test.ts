@@ -199,7 +199,7 @@ test('a record whose expiry somebody has set to infinity is read and refused as 
   expect(records.map(({ id }) => id)).toEqual(expect.arrayContaining([kept, other]));
 });
 
-test('a record whose expiry somebody has put off is not removed before', async () => {
+test('a record whose expiry an operator has put off is not removed before', async () => {
   const register = await opened();
   const id = newId();
   await register.create(id, creation(newRecord({ state: 'in_doubt' })) as Create);

@@ -207,7 +207,7 @@ function refuseWhileMoving(cluster: Cluster): void {
     error.message.startsWith('TRYAGAIN') ? how.defaults() : handleError(error, ttl, how);
 }
 
-/** If Redis refuses the database that the address names, ioredis goes on in database 0, which has other records. */
+/** If Redis refuses the database that the address names, ioredis uses database 0, which has other records. */
 function leaveWithoutDatabase(client: Redis): void {
   const select = client.select.bind(client) as (database: number) => Promise<'OK'>;
   client.select = (database: number) => {

@@ -7,7 +7,7 @@ import { forward, type IdempotencyOptions, idempotency, sqliteStore } from '../.
 import { httpBackend } from '../../support/backend.ts';
 import { temporaryFolder } from '../../support/config.ts';
 
-/** A request as the adapters of AWS Lambda make it: complete at once, and its body comes when somebody reads it. */
+/** A request as the adapters of AWS Lambda make it: complete at once, and its body comes when it is read. */
 class EventRequest extends IncomingMessage {
   constructor(key: string, body: string) {
     super(new PassThrough() as unknown as Socket);
@@ -22,7 +22,7 @@ class EventRequest extends IncomingMessage {
   }
 }
 
-/** Its response, which nobody closes. */
+/** Its response, which is never closed. */
 class EventResponse extends ServerResponse {
   constructor(req: IncomingMessage) {
     super(req);
@@ -78,7 +78,7 @@ it('forward() sends the body of such a request', async () => {
   expect(bodies).toEqual(['{"amount":1}']);
 });
 
-it('counts such a request as ended when its response is, although nobody closes it', async () => {
+it('counts such a request as ended when its response is, although it is never closed', async () => {
   const { pay, protect } = await called((app) => app.use((_req, res) => res.status(201).end()), {
     inFlight: 1,
   });
