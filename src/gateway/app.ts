@@ -216,26 +216,26 @@ export function createApp(
 }
 
 /**
- * One layer of Express for all middleware: for each layer Express looks at the path again, sets properties of the request, and calls four
- * functions, which is a fiftieth of a balance read for nine of them. As Express does, it skips the remaining middleware after an
- * argument of `next`, and takes for one what a middleware throws or rejects.
+ * One layer of Express that runs all middleware in turn. For each layer Express looks at the path again, sets properties of the request and
+ * calls four functions: with nine layers, 2 % of the time of a balance read. As in Express, no other middleware runs after a refusal that one
+ * passes to `next`, throws or rejects with.
  */
 function inOneLayer(path: readonly Middleware[]): Middleware {
   return (req, res, last) => {
     let at = 0;
     const next = (refusal?: unknown): void => {
-      if (refusal !== undefined) at = path.length;
-      const middleware = path[at++];
+      const middleware = refusal === undefined ? path[at++] : undefined;
       if (!middleware) {
+        at = path.length;
         last(refusal);
         return;
       }
       try {
         // Not `instanceof Promise`: the application around this one may have replaced it.
         const running = middleware(req, res, next);
-        if (running) running.catch(last);
+        if (running) running.catch(next);
       } catch (error) {
-        last(error);
+        next(error);
       }
     };
     next();

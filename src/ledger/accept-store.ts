@@ -26,10 +26,11 @@ export async function acceptStore(
   const difference = differenceOf(noted.mark, found, 0);
   const what = noted.changed?.what ?? difference;
   if (what === undefined) return undefined;
-  // An older store gets another id, because the newer one, if it is put back later, lacks what is executed from now on. So does a cluster
-  // that has lost a master's records. An emptied store gets its identity, so that one that is emptied after this is not accepted. Any other
-  // id stays, because other gateways know it, and would refuse or warn: that of the right store, after a wrong one by mistake, and that of
-  // a gateway that does not refuse and has gone on.
+  // An older store gets a new id, and so does a cluster that has lost a master's records: the newer store, if it is put back later, lacks what
+  // is executed from now on. An emptied store gets one, so that it is noticed if it is emptied again. Any other store keeps its id, because
+  // other gateways know it, and would refuse or warn about a new one. Such a store is the right one, put back after a wrong one, or one
+  // that a gateway that does not refuse has used on.
+  // What was noted counts, and what is there now.
   const hasLost = found === undefined || isOlder(what) || isOlder(difference);
   const replaced = refuses && hasLost ? noted.mark.id : undefined;
   const isNamed = found && found.id !== replaced;

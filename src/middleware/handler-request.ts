@@ -151,15 +151,19 @@ export const executionOf = (req: IncomingMessage): HandlerExecution | undefined 
 /**
  * The header fields of a request, as the middleware in front has left them. They come from `rawHeaders`, because Node joins repeated lines
  * in `req.headers`, and `readKey` must see each one. What another middleware has set or removed in `req.headers` counts.
+ * Fields that Node joins otherwise or keeps once, such as a repeated Cookie, are among the changed ones too.
  *
  * @returns `fields`: names and values in turn. `changed`: names in lower case
  */
-export function fieldsNow({ headers, rawHeaders }: IncomingMessage) {
+export function fieldsNow({ headers, rawHeaders }: IncomingMessage): {
+  fields: readonly string[];
+  changed: readonly string[];
+} {
   const sent = new Map<string, string>();
   for (let i = 0; i + 1 < rawHeaders.length; i += 2) {
-    const [name, value] = [(rawHeaders[i] as string).toLowerCase(), rawHeaders[i + 1] as string];
-    const before = sent.get(name);
-    sent.set(name, before === undefined ? value : `${before}, ${value}`);
+    const name = (rawHeaders[i] as string).toLowerCase();
+    const value = rawHeaders[i + 1] as string;
+    sent.set(name, sent.has(name) ? `${sent.get(name)}, ${value}` : value);
   }
   const now = new Map<string, unknown>();
   for (const [name, value] of Object.entries(headers)) now.set(name.toLowerCase(), value);
@@ -167,8 +171,8 @@ export function fieldsNow({ headers, rawHeaders }: IncomingMessage) {
   const changed = [...names].filter((name) => now.get(name) !== sent.get(name));
   if (changed.length === 0) return { fields: rawHeaders, changed };
   const kept = rawHeaders.filter((_, i) => !isOneOf(rawHeaders[i - (i % 2)] as string, changed));
-  const set = changed.flatMap((name) =>
+  const added = changed.flatMap((name) =>
     [now.get(name) ?? []].flat().flatMap((value) => [name, String(value)]),
   );
-  return { fields: [...kept, ...set], changed };
+  return { fields: [...kept, ...added], changed };
 }

@@ -93,7 +93,7 @@ const NO_MEMBERS: Members = { kind: 'members', members: [] };
 export class Operations {
   readonly #paths: DeclaredPaths;
   readonly #policy: OperationIdempotency;
-  /** Of a request whose path may be overridden: it may be any operation. */
+  /** `other`, for a request whose method or path may be overridden: it may be any declared operation. */
   readonly #overridden: Other;
   readonly #undeclared: { unsafe: Identity; safe: Identity };
   readonly #refusesUndeclared: boolean;
@@ -106,7 +106,7 @@ export class Operations {
     const isRefused = undeclared === 'refuse';
     this.#paths = new DeclaredPaths(declared);
     this.#policy = idempotency;
-    this.#overridden = otherAmong(declared, idempotency);
+    this.#overridden = otherFor(declared, idempotency);
     const unsafe = {
       ...{
         operation: { name: 'undeclared', idempotency },
@@ -222,7 +222,7 @@ export class Operations {
 
   #otherOf(onPath: readonly Candidate[]): Other {
     const operations = onPath.map(({ operation }) => operation);
-    return otherAmong(operations, this.#policy);
+    return otherFor(operations, this.#policy);
   }
 
   /** A declared path with another method, or a path that a lenient backend could take for a declared one. */
@@ -268,11 +268,11 @@ export class OperationsHistory {
 type Other = Pick<Identity, 'operation' | 'scopes' | 'isDeclared'>;
 
 /**
- * The operation `other`, for a request that may be one of these. A status frees its key only if it does so under each of them, and
- * leaves it in doubt if it does so under one.
+ * The operation `other`, for a request that may be any of the possible ones. A status frees its key only if all policies say so, and leaves
+ * the key in doubt if one does. Operations that take no key have no say.
  */
-function otherAmong(perhaps: readonly Operation[], policy: OperationIdempotency): Other {
-  const policies = perhaps.map(({ idempotency }) => idempotency).filter(({ key }) => key !== 'none');
+function otherFor(possible: readonly Operation[], policy: OperationIdempotency): Other {
+  const policies = possible.map(({ idempotency }) => idempotency).filter(({ key }) => key !== 'none');
   const release = policy.release.filter((status) => policies.every((one) => one.release.includes(status)));
   const unknown = [...new Set([policy, ...policies].flatMap((one) => one.unknown))];
   const idempotency = { ...policy, release, unknown };

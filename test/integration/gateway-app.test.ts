@@ -74,14 +74,28 @@ test.each<[string, Middleware]>([
   expect(never).not.toHaveBeenCalled();
 });
 
-test('no middleware runs after a refusal, also if the one that refuses calls next again', async () => {
+test.each<[string, Middleware]>([
+  ['passes on', (_req, _res, next) => next(new Error('broken'))],
+  [
+    'throws',
+    () => {
+      throw new Error('broken');
+    },
+  ],
+  ['rejects', () => Promise.reject(new Error('broken'))],
+])('no middleware runs after an error that one %s, also if it calls next again', async (_how, fails) => {
   const never = vi.fn();
-  const authenticate: Middleware = (_req, _res, next) => {
-    next(new Error('broken'));
-    next();
+  const { promise: again, resolve } = Promise.withResolvers<void>();
+  const authenticate: Middleware = (req, res, next) => {
+    res.once('finish', () => {
+      next();
+      resolve();
+    });
+    return fails(req, res, next);
   };
   const others = { identify: never, authorise: never, protect: never, forward: never };
   expect(await answerOf({ authenticate, ...others })).toEqual([500, 'broken']);
+  await again;
   expect(never).not.toHaveBeenCalled();
 });
 

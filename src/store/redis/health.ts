@@ -111,9 +111,9 @@ export class RedisHealth {
     return this.#client instanceof Redis && (await this.#client.info('replication')).includes('role:slave');
   }
 
-  /** After a failover the name may lead to another server. A former master refuses writes, and need not close its connections. */
+  /** After a failover the host name may lead to the new master, and the former one, which refuses writes, may keep its connections open. */
   async #leaveReplica(): Promise<void> {
-    if (await this.isReplica().catch(() => false)) (this.#client as Redis).disconnect(true);
+    if (await this.isReplica().catch(() => false)) (this.#client as Redis).disconnect(/* reconnect */ true);
   }
 
   async check(): Promise<StoreHealth> {
@@ -196,7 +196,7 @@ async function inspectNode(node: Redis): Promise<{ dangers: string[]; replicas: 
   // CONFIG is not allowed on many hosted servers.
   const setting = async (name: string) => ((await node.config('GET', name).catch(() => [])) as string[])[1];
   const version = field('redis_version') ?? '0';
-  // The INFO of Redis Enterprise, whose default is volatile-lru, does not have it.
+  // Redis Enterprise does not say it in INFO, and its default, volatile-lru, evicts.
   const policy = field('maxmemory_policy') ?? (await setting('maxmemory-policy'));
   if (Number.parseInt(version, 10) < 7)
     throw new StoreUnavailable(`redis ${version} is too old: 7.0 or newer is needed`);
@@ -227,7 +227,7 @@ async function inspectNode(node: Redis): Promise<{ dangers: string[]; replicas: 
     evicted > 0 &&
       `redis has evicted ${evicted} keys since it was started: if there were records among them, their payouts can run again`,
   ].filter((danger) => typeof danger === 'string');
-  // `redis-cli --rdb` follows until it has the file. It names no port, so it is never promoted, and WAIT does not count it.
+  // A backup by `redis-cli --rdb` is listed as a replica without a port that is not online. It cannot be promoted, and WAIT does not count it.
   const backups = info.match(/^slave\d+:ip=[^,]*,port=0,state=(?!online)/gm) ?? [];
   return { dangers, replicas: Number(field('connected_slaves') ?? 0) - backups.length };
 }
