@@ -29,8 +29,7 @@ export async function acceptStore(
   // An older store gets a new id, and so does a cluster that has lost a master's records: the newer store, if it is put back later, lacks what
   // is executed from now on. An emptied store gets one, so that it is noticed if it is emptied again. Any other store keeps its id, because
   // other gateways know it, and would refuse or warn about a new one. Such a store is the right one, put back after a wrong one, or one
-  // that a gateway that does not refuse has used on.
-  // What was noted counts, and what is there now.
+  // that a gateway that does not refuse uses already. What was noted counts, and what is there now.
   const hasLost = found === undefined || isOlder(what) || isOlder(difference);
   const replaced = refuses && hasLost ? noted.mark.id : undefined;
   const isNamed = found && found.id !== replaced;
