@@ -86,7 +86,7 @@ export class RunningGateway {
     const { watch, doubtGauges, observation } = this.#parts;
     watch?.begin();
     doubtGauges.begin();
-    // A gateway that only observes sends no requests of its own.
+    // A gateway that only observes sends no lookups.
     if (!observation) void this.#lookUpAbandoned();
   }
 

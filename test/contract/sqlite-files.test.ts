@@ -89,7 +89,7 @@ describe('the files of the SQLite store', () => {
     await expect(openSqlite(path)).rejects.toThrow(`${lock}: file is not a database`);
   });
 
-  it('whose database alone is mounted are refused, because each mount would have a WAL of its own', async (context) => {
+  it('whose database is mounted without its folder are refused, because each mount would have another WAL', async (context) => {
     const path = storeFolder();
     await (await openSqlite(path)).close();
     const source = (name: string) => new URL(`../../src/${name}.ts`, import.meta.url);
