@@ -112,7 +112,7 @@ export class RedisRegister implements Register {
   }
 
   connectionOf(id = ''): unknown {
-    return this.commands.connectionOf(this.names.partitionOf(id));
+    return this.commands.connectionOf(this.#isCluster ? this.names.partitionOf(id) : 0);
   }
 
   /** In a cluster these are all masters, also those that hold no watched partition. */
