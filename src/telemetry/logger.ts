@@ -92,15 +92,16 @@ export function createLogger(level: string): Logger {
 }
 
 /** Functions to call at exit. Each passes the lines that still wait for `setImmediate` to their stream. */
-const requestLogs: (() => void)[] = [];
+const requestLogs: ((isExit: boolean) => void)[] = [];
 // Runs before the streams' own last flush.
 process.prependListener('exit', () => {
-  for (const flush of requestLogs) flush();
+  for (const flush of requestLogs) flush(true);
 });
 
 /**
  * Writes one line for each request, as `logger.info(fields, message)` would, at a third of the cost: it does not redact,
- * so the caller must name every field. It passes all lines of one event loop turn to the stream together.
+ * so the caller must name every field. It passes the lines to the stream together, when a turn of the event loop has brought no
+ * further one or when there are many.
  */
 export function requestLogger(logger: Logger): (fields: object) => void {
   const { message } = EVENTS.request;
@@ -108,10 +109,18 @@ export function requestLogger(logger: Logger): (fields: object) => void {
   // Another copy of pino, that of the application around us, has other symbols.
   if (!stream) return (fields) => logger.info(fields, message);
   let lines = '';
+  let lengthBefore = 0;
   let [timeMs, time] = [0, ''];
-  const flush = () => {
+  const flush = (isExit = false) => {
+    // With each write, sonic-boom counts the bytes of all lines again that it holds. So a busy process passes it many at once.
+    if (lines.length > lengthBefore && lines.length < BUFFER_BYTES && !isExit) {
+      lengthBefore = lines.length;
+      setImmediate(flush);
+      return;
+    }
     const all = lines;
     lines = '';
+    lengthBefore = 0;
     if (all !== '') stream.write(all);
   };
   requestLogs.push(flush);
