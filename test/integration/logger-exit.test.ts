@@ -8,23 +8,26 @@ import { track } from '../support/spawn.ts';
 
 const LOGGER = fileURLToPath(new URL('../../src/telemetry/logger.ts', import.meta.url));
 
-/** A program that logs this many lines of 100 characters and exits at once, so that the lines are written during its exit. */
-const program = (lines: number) => `
-  const { createLogger } = await import(${JSON.stringify(LOGGER)});
+/** A program that runs `code` and exits at once, so that the lines are written during its exit. */
+const program = (code: string) => `
+  const { createLogger, requestLogger } = await import(${JSON.stringify(LOGGER)});
   const logger = createLogger('info');
-  for (let i = 0; i < ${lines}; i++) logger.info('x'.repeat(100));
+  ${code}
   process.exit();
 `;
 
-function run(lines: number, stdout: number | 'pipe') {
-  const args = ['--input-type=module', '--eval', program(lines)];
+/** Logs this many lines of 100 characters. */
+const log = (lines: number) => `for (let i = 0; i < ${lines}; i++) logger.info('x'.repeat(100));`;
+
+function run(code: string, stdout: number | 'pipe') {
+  const args = ['--input-type=module', '--eval', program(code)];
   return track(spawn(process.execPath, args, { stdio: ['ignore', stdout, 'inherit'] }));
 }
 
 it('a process exits although its last lines cannot be written', async () => {
   // Every write to this file fails with ENOSPC.
   const full = openSync('/dev/full', 'w');
-  const [onFullDisk, unread] = [run(10, full), run(10, 'pipe')];
+  const [onFullDisk, unread] = [run(log(10), full), run(log(10), 'pipe')];
   closeSync(full);
   unread.stdout?.destroy();
   const ends = [onFullDisk, unread].map((child) => once(child, 'exit'));
@@ -36,12 +39,25 @@ it('a process exits although its last lines cannot be written', async () => {
 
 it('a process exits although the reader of its log has stopped', async () => {
   // More than a pipe holds.
-  const unread = run(10_000, 'pipe');
+  const unread = run(log(10_000), 'pipe');
   expect(await once(unread, 'exit')).toEqual([0, null]);
 });
 
 it('a process writes its last lines while it exits', async () => {
-  const child = run(2000, 'pipe');
-  const [log] = await Promise.all([text(child.stdout as NodeJS.ReadableStream), once(child, 'exit')]);
-  expect(log.trimEnd().split('\n')).toHaveLength(2000);
+  const child = run(log(2000), 'pipe');
+  const [output] = await Promise.all([text(child.stdout as NodeJS.ReadableStream), once(child, 'exit')]);
+  expect(output.trimEnd().split('\n')).toHaveLength(2000);
+});
+
+it('a process writes the lines of its last requests while it exits, in whatever turn of the event loop they were logged', async () => {
+  const child = run(
+    `const request = requestLogger(logger);
+     for (const path of ['/1', '/2', '/3']) {
+       request({ path });
+       await new Promise(setImmediate);
+     }`,
+    'pipe',
+  );
+  const [output] = await Promise.all([text(child.stdout as NodeJS.ReadableStream), once(child, 'exit')]);
+  expect(output.match(/"path":"[^"]*"/g)).toEqual(['"path":"/1"', '"path":"/2"', '"path":"/3"']);
 });
