@@ -49,15 +49,14 @@ it('a process writes its last lines while it exits', async () => {
   expect(output.trimEnd().split('\n')).toHaveLength(2000);
 });
 
-it('a process writes the lines of its last requests while it exits, in whatever turn of the event loop they were logged', async () => {
+it('a process writes the lines of its last requests while it exits', async () => {
   const child = run(
     `const request = requestLogger(logger);
-     for (const path of ['/1', '/2', '/3']) {
-       request({ path });
-       await new Promise(setImmediate);
-     }`,
+     request({ path: '/before' });
+     await new Promise(setImmediate);
+     request({ path: '/last' });`,
     'pipe',
   );
   const [output] = await Promise.all([text(child.stdout as NodeJS.ReadableStream), once(child, 'exit')]);
-  expect(output.match(/"path":"[^"]*"/g)).toEqual(['"path":"/1"', '"path":"/2"', '"path":"/3"']);
+  expect(output.match(/"path":"[^"]*"/g)).toEqual(['"path":"/before"', '"path":"/last"']);
 });
