@@ -99,6 +99,21 @@ test.each<[string, Middleware]>([
   expect(never).not.toHaveBeenCalled();
 });
 
+test.each<[string, Middleware]>([
+  [
+    'throws',
+    () => {
+      throw undefined;
+    },
+  ],
+  ['rejects', () => Promise.reject(undefined)],
+])('no middleware runs after one that %s without a reason', async (_how, authenticate) => {
+  const never = vi.fn();
+  const without = [500, 'a middleware failed without a reason'];
+  expect(await answerOf({ authenticate, identify: never, forward: never })).toEqual(without);
+  expect(never).not.toHaveBeenCalled();
+});
+
 test('a middleware may reject where an application has replaced the global Promise', async () => {
   const admit: Middleware = (_req, _res, next) => {
     vi.stubGlobal('Promise', class {});
