@@ -33,7 +33,7 @@ const output = { codeSplitting: false, comments: false } as const;
 /**
  * Writes `main.js`, the bundles of its command and of its threads, and the other files that these read.
  *
- * @returns false: the command does not start
+ * @returns whether the command starts
  */
 export async function bundleCommand(dist = join(root, 'dist')): Promise<boolean> {
   const main = join(dist, 'main.js');
@@ -45,7 +45,7 @@ export async function bundleCommand(dist = join(root, 'dist')): Promise<boolean>
   for (const [name, input] of Object.entries(ENTRIES)) {
     // ASCII is read fastest.
     const contents = (await bundled(input)).replace(/[^\0-\x7f]/g, escaped);
-    // By its contents: V8 would take the compiled code of another bundle with the same length.
+    // The name has a digest of the contents, because V8 compares only the length before it takes compiled code.
     const digest = createHash('sha256').update(contents).digest('hex').slice(0, 16);
     const isCommand = name === 'command/run';
     const file = join(dist, isCommand ? `${name}-${digest}.cjs` : `${name}.cjs`);
@@ -57,7 +57,7 @@ export async function bundleCommand(dist = join(root, 'dist')): Promise<boolean>
     stdio: ['ignore', 'ignore', 'inherit'],
   });
   const isCompiled = status === 0;
-  // A mutant may not start, and its test must fail for that.
+  // The command of a mutant can be unable to start. Its test must fail then, and not the build.
   if (!isCompiled) process.stderr.write('oncegate: the bundle does not start, and is left uncompiled\n');
   // Last, because it refers to the others, and says that they are there.
   put(main, `${await mainOf(relative(dist, command))}// ${state}\n`, 0o755);
@@ -71,11 +71,11 @@ const escaped = (unit: string) => `\\u${unit.charCodeAt(0).toString(16).padStart
 /** A program in one CommonJS file, which V8 can take with its compiled code. */
 async function bundled(input: string): Promise<string> {
   const define = { 'import.meta.url': 'FILE_URL', 'import.meta.main': 'false' };
-  // Constants, which V8 inlines. As globals these have getters, and V8 keeps the exports of node:buffer in a hash table.
-  const constants = `const { Buffer } = require('node:buffer');
+  // For speed: V8 inlines a constant. It reads such a global through a getter, and `require('node:buffer').Buffer` from a hash table.
+  const globals = `const { Buffer } = require('node:buffer');
 const { performance } = require('node:perf_hooks');
 const process = require('node:process');`;
-  const banner = `const FILE_URL = require('node:url').pathToFileURL(__filename).href;\n${constants}`;
+  const banner = `const FILE_URL = require('node:url').pathToFileURL(__filename).href;\n${globals}`;
   const { output: files } = await build({
     ...common,
     input,

@@ -32,7 +32,7 @@ export interface KeySourceHealth {
   readonly detail: string;
   /** How many keys the source has, in force or not. A source without a list counts those that it has accepted. */
   readonly keys: number;
-  /** Why the keys in force are not those that they should be. One line. */
+  /** Why the keys in force may be out of date. One line. */
   readonly warning?: string;
 }
 
@@ -76,15 +76,15 @@ export interface KeySource {
 /** `oncegate_merchants_expiring` looks ahead this far. */
 const A_WEEK_MS = 7 * 24 * 3_600_000;
 
-/** How many merchants have a secret key in force now, and will have none at some time within seven days. */
+/** How many merchants run out of valid secret keys within seven days, and have not run out of them yet. */
 export function countExpiringMerchants(entries: Iterable<KeyEntry>, nowMs: number): number {
-  const isSoon = (endMs: number) => nowMs < endMs && endMs <= nowMs + A_WEEK_MS;
-  return [...endsOf(entries, nowMs).values()].filter(isSoon).length;
+  const isWithinAWeek = (endMs: number) => nowMs < endMs && endMs <= nowMs + A_WEEK_MS;
+  return [...endsOf(entries, nowMs).values()].filter(isWithinAWeek).length;
 }
 
 /**
- * When the first merchant runs out of valid secret keys, in milliseconds since the epoch; in the past, if that has happened and no key
- * has begun since. Revoked keys, and merchants who have no others, do not count.
+ * When the first merchant runs out of valid secret keys, in milliseconds since the epoch. A time in the past means that one has
+ * none now. Revoked keys, and merchants who have no others, do not count.
  */
 export function firstMerchantEndMs(entries: Iterable<KeyEntry>, nowMs: number): number | undefined {
   let firstMs = Number.POSITIVE_INFINITY;
@@ -92,16 +92,17 @@ export function firstMerchantEndMs(entries: Iterable<KeyEntry>, nowMs: number): 
   return Number.isFinite(firstMs) ? firstMs : undefined;
 }
 
-/** When each merchant has no valid key for the first time. A key that begins later than that does not help. */
+/** For each merchant, when its valid keys first leave a gap. A key that begins after the gap does not close it. */
 function endsOf(entries: Iterable<KeyEntry>, nowMs: number): Map<string, number> {
   const ends = new Map<string, number>();
   const unrevoked = [...entries].filter(({ revokedAtMs }) => nowMs < revokedAtMs);
-  // Those that have begun need no order, and 100,000 of them would hold up requests while they are sorted.
+  // Keys that have begun count as equal: equals are sorted quickly, and 100,000 different ones would hold up requests.
   const beginMs = ({ notBeforeMs }: KeyEntry) => Math.max(notBeforeMs, nowMs);
   for (const key of unrevoked.sort((a, b) => beginMs(a) - beginMs(b))) {
     const endMs = Math.min(key.expiresAtMs, key.revokedAtMs);
-    const knownMs = ends.get(key.merchantCode) ?? endMs;
-    if (key.notBeforeMs <= Math.max(knownMs, nowMs)) ends.set(key.merchantCode, Math.max(knownMs, endMs));
+    const endSoFarMs = ends.get(key.merchantCode) ?? endMs;
+    if (key.notBeforeMs <= Math.max(endSoFarMs, nowMs))
+      ends.set(key.merchantCode, Math.max(endSoFarMs, endMs));
   }
   return ends;
 }

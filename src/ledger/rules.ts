@@ -63,7 +63,10 @@ export function peek(
   return held ? meaning(held, fingerprint, stamp) : { answer: { kind: 'absent' } };
 }
 
-/** In doubt → executing, for a second execution of the same request as the same operation, whose policy is `retry`. A living owner is `stale` from then on. */
+/**
+ * In doubt → executing, for a second execution of the same request as the same operation, whose policy is `retry`. The first owner, if it
+ * lives, is `stale` from then on.
+ */
 export function restart(
   held: Held | undefined,
   execution: Execution,
@@ -148,8 +151,8 @@ export function commit(
 }
 
 /**
- * Executing or in doubt → removed, because the backend surely did not execute. The token is voided, because its start may have been sent
- * twice. A restarted record is left in doubt instead, because the first request may have executed.
+ * Executing or in doubt → removed, because the backend surely did not execute. The token is voided: if its start was sent
+ * twice, one may still arrive. A restarted record is left in doubt instead, because the first request may have executed.
  */
 export function release(held: Held | undefined, token: Token, stamp: Stamp): RuleResult<Written> {
   if (isOpenOf(held, token) && held.record.restarted)
@@ -173,7 +176,7 @@ export function leaveInDoubt(
   };
 }
 
-/** Undoes a start whose reply was lost, and under which nothing was sent. It may still arrive: its token is voided, without a record by the ledger. */
+/** Undoes a start whose reply was lost, and under which nothing was sent. It may still arrive, so its token is voided: by the ledger if nothing is held. */
 export function takeBackStart(held: Held | undefined, token: Token): RuleResult<Written> {
   if (!isOpenOf(held, token) || held.record.restarted) return { answer: 'stale' };
   return { answer: 'ok', write: replace(held.record, undefined, 0, { endLeaseOf: token, voidToken: token }) };

@@ -68,7 +68,7 @@ export class RedirectedResponse {
     return this.#real.destroyed === true;
   }
 
-  /** Answers the merchant while the handler goes on, which notices nothing: its response is still recorded. */
+  /** Answers the merchant. The handler goes on and notices nothing: its response is still recorded. */
   answerFirst(write: () => void): void {
     this.#isAnswered = true;
     if (this.isGone) {
@@ -82,14 +82,14 @@ export class RedirectedResponse {
     // Node would throw away what the handler has not read of the request when this answer has been sent.
     Object.assign(res.req, { _consuming: true });
     write();
-    // A middleware in front may end the answer later. It needs the real response until then, but its head only until that was made.
+    // A middleware in front may end the answer later, and needs the real response until then. Once the head is made, it no longer reads it.
     const isHeadMade = res.headersSent;
     this.#dropWrites();
     if (isHeadMade) this.#redirect(READERS, ['headersSent']);
     Object.assign(res, wrapped);
     this.#holdEvents();
     const holdAgain = () => {
-      // The handler's middleware, such as a session's, makes the head of the second response again.
+      // From now on the head of the second response is made by the handler's middleware again, such as that of a session.
       Reflect.deleteProperty(res, '_implicitHeader');
       this.#redirect(METHODS, PROPERTIES);
       Object.assign(res, wrapped);
@@ -122,7 +122,7 @@ export class RedirectedResponse {
     Object.assign(this.#res, this.#real);
   }
 
-  /** What the handler still writes is dropped, and Express cannot close the connection if it still fails. */
+  /** What the handler still writes is dropped, and if the handler fails later, Express cannot close the connection. */
   ignore(): void {
     const { req } = this.#res;
     req.socket = openSocket(req.socket, () => {});
@@ -134,7 +134,7 @@ export class RedirectedResponse {
   #dropWrites(): void {
     const res = this.#res;
     const { writeHead, statusCode } = res;
-    // A middleware in front that ends the response later, for example after it has saved a session.
+    // For a middleware in front that ends the response later, for example after it has saved a session.
     this.#replace('_implicitHeader', { value: () => writeHead.call(res, statusCode), writable: true });
     this.#redirect(WRITERS, ['statusCode', 'statusMessage']);
   }

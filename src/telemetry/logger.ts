@@ -17,7 +17,7 @@ const MAX_UNWRITTEN_BYTES = 16_777_216;
  */
 function standardOutput() {
   const output = pino.destination({
-    // Not 1: Node makes a pipe non-blocking when it makes this object. A write to a full pipe would otherwise block its thread, and the
+    // Not the number 1: Node makes a pipe non-blocking when it makes `process.stdout`. A write to a full pipe would otherwise block its thread, and the
     // process could never exit if the reader has stopped.
     dest: process.stdout.fd,
     sync: false,
@@ -62,7 +62,7 @@ function flushAtExit({ _writing, _writingBuf, _bufs }: Buffered): void {
   }
 }
 
-/** What of an error is logged. Others of its fields could be anything, such as the options of a request. */
+/** What of an error is logged. Its other fields could be anything, such as the options of a request. */
 export const serializers = {
   err: (error: Error & { code?: string | number }) => {
     const { type, message, stack } = pino.stdSerializers.err(error);
@@ -91,17 +91,17 @@ export function createLogger(level: string): Logger {
   );
 }
 
-/** Functions to call at exit. Each passes the lines that still wait for `setImmediate` to their stream. */
-const requestLogs: ((isExit: boolean) => void)[] = [];
+/** Each passes the lines of a request log on that still wait, if `isExit`. */
+const requestLogFlushes: ((isExit: boolean) => void)[] = [];
 // Runs before the streams' own last flush.
 process.prependListener('exit', () => {
-  for (const flush of requestLogs) flush(true);
+  for (const flush of requestLogFlushes) flush(true);
 });
 
 /**
  * Writes one line for each request, as `logger.info(fields, message)` would, at a third of the cost: it does not redact,
- * so the caller must name every field. It passes the lines to the stream together, when a turn of the event loop has brought no
- * further one or when there are many.
+ * so the caller must name every field. It collects lines, and passes them on together as soon as a turn of the event loop adds
+ * none, or they reach `BUFFER_BYTES`.
  */
 export function requestLogger(logger: Logger): (fields: object) => void {
   const { message } = EVENTS.request;
@@ -109,21 +109,21 @@ export function requestLogger(logger: Logger): (fields: object) => void {
   // Another copy of pino, that of the application around us, has other symbols.
   if (!stream) return (fields) => logger.info(fields, message);
   let lines = '';
-  let lengthBefore = 0;
+  let lengthLastTurn = 0;
   let [timeMs, time] = [0, ''];
   const flush = (isExit = false) => {
-    // With each write, sonic-boom counts the bytes of all lines again that it holds. So a busy process passes it many at once.
-    if (lines.length > lengthBefore && lines.length < BUFFER_BYTES && !isExit) {
-      lengthBefore = lines.length;
+    // At each write, sonic-boom counts again the bytes of all lines that it holds. So it gets few writes, of many lines.
+    if (lines.length > lengthLastTurn && lines.length < BUFFER_BYTES && !isExit) {
+      lengthLastTurn = lines.length;
       setImmediate(flush);
       return;
     }
     const all = lines;
     lines = '';
-    lengthBefore = 0;
+    lengthLastTurn = 0;
     if (all !== '') stream.write(all);
   };
-  requestLogs.push(flush);
+  requestLogFlushes.push(flush);
   return (fields) => {
     // Asked for each line, because a reload of the configuration may change the level.
     if (!logger.isLevelEnabled('info')) return;
