@@ -57,9 +57,9 @@ export async function bundleCommand(dist = join(root, 'dist')): Promise<boolean>
     stdio: ['ignore', 'ignore', 'inherit'],
   });
   const isCompiled = status === 0;
-  // The command of a mutant can be unable to start. Its test must fail then, and not the build.
+  // A mutant's command may fail to start. Then its test must fail, and not the build.
   if (!isCompiled) process.stderr.write('oncegate: the bundle does not start, and is left uncompiled\n');
-  // Last, because it refers to the others, and says that they are there.
+  // Last: its presence says that the other files are complete.
   put(main, `${await mainOf(relative(dist, command))}// ${state}\n`, 0o755);
   for (const old of globSync('command/*', { cwd: dist }))
     if (!join(dist, old).startsWith(command)) rmSync(join(dist, old), { force: true });
@@ -68,10 +68,10 @@ export async function bundleCommand(dist = join(root, 'dist')): Promise<boolean>
 
 const escaped = (unit: string) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`;
 
-/** A program in one CommonJS file, which V8 can take with its compiled code. */
+/** A program in one CommonJS file, for which V8 can load compiled code. */
 async function bundled(input: string): Promise<string> {
   const define = { 'import.meta.url': 'FILE_URL', 'import.meta.main': 'false' };
-  // For speed: V8 inlines a constant. It reads such a global through a getter, and `require('node:buffer').Buffer` from a hash table.
+  // For speed: V8 inlines constants. As globals these have getters, and as exports of `node:buffer` V8 finds them in a hash table.
   const globals = `const { Buffer } = require('node:buffer');
 const { performance } = require('node:perf_hooks');
 const process = require('node:process');`;

@@ -99,7 +99,7 @@ export class AppVersions {
     const { auth } = this.#config;
     const operations = this.#history.next(declared);
     const forward = new Forwarder({ ...this.#parts, limits });
-    // The path of every request and of every WebSocket handshake.
+    // The middleware of every request and of every WebSocket handshake.
     return createApp(
       [
         // Begins the request id, the clock and the log line. Refuses the request if too many are in flight.
@@ -226,13 +226,13 @@ function inOneLayer(chain: readonly Middleware[]): Middleware {
     const next = (refusal?: unknown): void => {
       const middleware = refusal === undefined ? chain[index++] : undefined;
       if (!middleware) {
-        // A later call of `next` runs nothing more.
+        // After the end, `next` runs no more middleware.
         index = chain.length;
         done(refusal);
         return;
       }
       try {
-        // Not `instanceof Promise`: the application around this one may have replaced it.
+        // Not `instanceof Promise`: the application around this one may have replaced the global.
         const promise = middleware(req, res, next);
         if (promise) promise.catch((error: unknown) => next(reasonOf(error)));
       } catch (error) {
@@ -243,7 +243,7 @@ function inOneLayer(chain: readonly Middleware[]): Middleware {
   };
 }
 
-/** What is thrown without a reason is a refusal, too. */
+/** `throw undefined` must not count as success. */
 const reasonOf = (error: unknown): unknown => error ?? new Error('a middleware failed without a reason');
 
 /**

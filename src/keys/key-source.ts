@@ -76,35 +76,37 @@ export interface KeySource {
 /** `oncegate_merchants_expiring` looks ahead this far. */
 const A_WEEK_MS = 7 * 24 * 3_600_000;
 
-/** How many merchants run out of valid secret keys within seven days, and have not run out of them yet. */
+/** How many merchants will for the first time have no valid secret key within the next seven days. */
 export function countExpiringMerchants(entries: Iterable<KeyEntry>, nowMs: number): number {
   const isWithinAWeek = (endMs: number) => nowMs < endMs && endMs <= nowMs + A_WEEK_MS;
-  return [...endsOf(entries, nowMs).values()].filter(isWithinAWeek).length;
+  return [...firstGapsOf(entries, nowMs).values()].filter(isWithinAWeek).length;
 }
 
 /**
  * When the first merchant runs out of valid secret keys, in milliseconds since the epoch. A time in the past means that one has
  * none now. Revoked keys, and merchants who have no others, do not count.
+ *
+ * @returns undefined if no merchant runs out of them
  */
 export function firstMerchantEndMs(entries: Iterable<KeyEntry>, nowMs: number): number | undefined {
   let firstMs = Number.POSITIVE_INFINITY;
-  for (const endMs of endsOf(entries, nowMs).values()) firstMs = Math.min(firstMs, endMs);
+  for (const endMs of firstGapsOf(entries, nowMs).values()) firstMs = Math.min(firstMs, endMs);
   return Number.isFinite(firstMs) ? firstMs : undefined;
 }
 
-/** For each merchant, when its valid keys first leave a gap. A key that begins after the gap does not close it. */
-function endsOf(entries: Iterable<KeyEntry>, nowMs: number): Map<string, number> {
-  const ends = new Map<string, number>();
+/** For each merchant, when it first has no valid key from now on, or from its first key on. A key that begins later than that does not count. */
+function firstGapsOf(entries: Iterable<KeyEntry>, nowMs: number): Map<string, number> {
+  const gaps = new Map<string, number>();
   const unrevoked = [...entries].filter(({ revokedAtMs }) => nowMs < revokedAtMs);
-  // Keys that have begun count as equal: equals are sorted quickly, and 100,000 different ones would hold up requests.
+  // All keys that have begun are equal for the sort. With 100,000 different times it would hold up requests.
   const beginMs = ({ notBeforeMs }: KeyEntry) => Math.max(notBeforeMs, nowMs);
   for (const key of unrevoked.sort((a, b) => beginMs(a) - beginMs(b))) {
     const endMs = Math.min(key.expiresAtMs, key.revokedAtMs);
-    const endSoFarMs = ends.get(key.merchantCode) ?? endMs;
-    if (key.notBeforeMs <= Math.max(endSoFarMs, nowMs))
-      ends.set(key.merchantCode, Math.max(endSoFarMs, endMs));
+    const gapMs = gaps.get(key.merchantCode) ?? endMs;
+    const beginsInTime = key.notBeforeMs <= Math.max(gapMs, nowMs);
+    if (beginsInTime) gaps.set(key.merchantCode, Math.max(gapMs, endMs));
   }
-  return ends;
+  return gaps;
 }
 
 /** Keys that expire within this time are reported. */

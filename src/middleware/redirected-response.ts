@@ -82,14 +82,14 @@ export class RedirectedResponse {
     // Node would throw away what the handler has not read of the request when this answer has been sent.
     Object.assign(res.req, { _consuming: true });
     write();
-    // A middleware in front may end the answer later, and needs the real response until then. Once the head is made, it no longer reads it.
+    // A middleware in front may end the answer later, and writes to the real response until then. It reads the head only before that is made.
     const isHeadMade = res.headersSent;
     this.#dropWrites();
     if (isHeadMade) this.#redirect(READERS, ['headersSent']);
     Object.assign(res, wrapped);
     this.#holdEvents();
     const holdAgain = () => {
-      // From now on the head of the second response is made by the handler's middleware again, such as that of a session.
+      // Undoes `#dropWrites`: the handler's own middleware, such as a session's, makes the head of the second response.
       Reflect.deleteProperty(res, '_implicitHeader');
       this.#redirect(METHODS, PROPERTIES);
       Object.assign(res, wrapped);
@@ -125,6 +125,7 @@ export class RedirectedResponse {
   /** What the handler still writes is dropped, and if the handler fails later, Express cannot close the connection. */
   ignore(): void {
     const { req } = this.#res;
+    // Closing this socket does nothing.
     req.socket = openSocket(req.socket, () => {});
     if (this.#res.destroyed) this.#redirect(METHODS, PROPERTIES);
     else this.#dropWrites();
@@ -156,17 +157,17 @@ export class RedirectedResponse {
     });
   }
 
-  /** Tells the others that the merchant's answer was sent. They see that one, which is not the handler's. */
+  /** Tells the others that the merchant's answer was sent. While they run, they see the real response, and not the handler's. */
   #tellOthers(name: string, args: unknown[]): void {
     const res = this.#res;
-    const shown = [...this.#before.keys()].map(
+    const redirected = [...this.#before.keys()].map(
       (key) => [key, Object.getOwnPropertyDescriptor(res, key)] as const,
     );
     this.#showReal();
     try {
       for (const listener of this.#otherListeners.get(name) ?? []) listener.apply(res, args);
     } finally {
-      for (const [key, descriptor] of shown) if (descriptor) this.#replace(key, descriptor);
+      for (const [key, descriptor] of redirected) if (descriptor) this.#replace(key, descriptor);
     }
     this.#whenSent?.();
     this.#whenSent = undefined;

@@ -91,7 +91,7 @@ export function createLogger(level: string): Logger {
   );
 }
 
-/** Each passes the lines of a request log on that still wait, if `isExit`. */
+/** One for each request log: passes on its lines. At exit it does not wait for more. */
 const requestLogFlushes: ((isExit: boolean) => void)[] = [];
 // Runs before the streams' own last flush.
 process.prependListener('exit', () => {
@@ -100,8 +100,8 @@ process.prependListener('exit', () => {
 
 /**
  * Writes one line for each request, as `logger.info(fields, message)` would, at a third of the cost: it does not redact,
- * so the caller must name every field. It collects lines, and passes them on together as soon as a turn of the event loop adds
- * none, or they reach `BUFFER_BYTES`.
+ * so the caller must name every field. It collects lines, and after each turn of the event loop it passes all on, if that turn
+ * added none or if they have reached `BUFFER_BYTES`.
  */
 export function requestLogger(logger: Logger): (fields: object) => void {
   const { message } = EVENTS.request;
@@ -112,7 +112,7 @@ export function requestLogger(logger: Logger): (fields: object) => void {
   let lengthLastTurn = 0;
   let [timeMs, time] = [0, ''];
   const flush = (isExit = false) => {
-    // At each write, sonic-boom counts again the bytes of all lines that it holds. So it gets few writes, of many lines.
+    // At each write, sonic-boom counts all bytes that it holds. So it gets few writes, of many lines.
     if (lines.length > lengthLastTurn && lines.length < BUFFER_BYTES && !isExit) {
       lengthLastTurn = lines.length;
       setImmediate(flush);
