@@ -8,6 +8,8 @@ export type Logger = pino.Logger;
 /** Lines are buffered up to this size or this time: each write costs a system call and two switches of thread. */
 const BUFFER_BYTES = 32_768;
 const FLUSH_EVERY_MS = 100;
+/** How long the lines of requests may wait for more before they are buffered. */
+const COLLECT_MS = 10;
 /** While the output accepts nothing, further lines are dropped. Otherwise the process would run out of memory. */
 const MAX_UNWRITTEN_BYTES = 16_777_216;
 
@@ -101,7 +103,7 @@ process.prependListener('exit', () => {
 /**
  * Writes one line for each request, as `logger.info(fields, message)` would, at a third of the cost: it does not redact,
  * so the caller must name every field. It collects lines, and after each turn of the event loop it passes all on, if that turn
- * added none or if they have reached `BUFFER_BYTES`.
+ * added none, if they have reached `BUFFER_BYTES`, or if the first has waited for `COLLECT_MS`.
  */
 export function requestLogger(logger: Logger): (fields: object) => void {
   const { message } = EVENTS.request;
@@ -110,10 +112,12 @@ export function requestLogger(logger: Logger): (fields: object) => void {
   if (!stream) return (fields) => logger.info(fields, message);
   let lines = '';
   let lengthLastTurn = 0;
+  let firstMs = 0;
   let [timeMs, time] = [0, ''];
   const flush = (isExit = false) => {
     // At each write, sonic-boom counts all bytes that it holds. So it gets few writes, of many lines.
-    if (lines.length > lengthLastTurn && lines.length < BUFFER_BYTES && !isExit) {
+    const mayWait = lines.length < BUFFER_BYTES && timeMs - firstMs < COLLECT_MS;
+    if (lines.length > lengthLastTurn && mayWait && !isExit) {
       lengthLastTurn = lines.length;
       setImmediate(flush);
       return;
@@ -127,9 +131,12 @@ export function requestLogger(logger: Logger): (fields: object) => void {
   return (fields) => {
     // Asked for each line, because a reload of the configuration may change the level.
     if (!logger.isLevelEnabled('info')) return;
-    if (lines === '') setImmediate(flush);
     const nowMs = Date.now();
     if (nowMs !== timeMs) [timeMs, time] = [nowMs, new Date(nowMs).toISOString()];
+    if (lines === '') {
+      firstMs = nowMs;
+      setImmediate(flush);
+    }
     const head = `{"level":"info","time":"${time}","pid":${process.pid},`;
     lines += `${head}${JSON.stringify(fields).slice(1, -1)},"msg":"${message}"}\n`;
   };
