@@ -59,7 +59,7 @@ export async function bundleCommand(dist = join(root, 'dist')): Promise<boolean>
   const isCompiled = status === 0;
   // A mutant's command may fail to start. Then its test must fail, and not the build.
   if (!isCompiled) process.stderr.write('oncegate: the bundle does not start, and is left uncompiled\n');
-  // Last: its presence says that the other files are complete.
+  // Last: if it exists, the other files are complete.
   put(main, `${await mainOf(relative(dist, command))}// ${state}\n`, 0o755);
   for (const old of globSync('command/*', { cwd: dist }))
     if (!join(dist, old).startsWith(command)) rmSync(join(dist, old), { force: true });
@@ -71,7 +71,7 @@ const escaped = (unit: string) => `\\u${unit.charCodeAt(0).toString(16).padStart
 /** A program in one CommonJS file, for which V8 can load compiled code. */
 async function bundled(input: string): Promise<string> {
   const define = { 'import.meta.url': 'FILE_URL', 'import.meta.main': 'false' };
-  // For speed: V8 inlines constants. As globals these have getters, and as exports of `node:buffer` V8 finds them in a hash table.
+  // For speed: V8 inlines constants. Each read of such a global calls a getter, and each read from `node:buffer` searches a hash table.
   const globals = `const { Buffer } = require('node:buffer');
 const { performance } = require('node:perf_hooks');
 const process = require('node:process');`;

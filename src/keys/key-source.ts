@@ -76,10 +76,10 @@ export interface KeySource {
 /** `oncegate_merchants_expiring` looks ahead this far. */
 const A_WEEK_MS = 7 * 24 * 3_600_000;
 
-/** How many merchants will for the first time have no valid secret key within the next seven days. */
+/** How many merchants will have no valid secret key at some time within seven days, for the first time. */
 export function countExpiringMerchants(entries: Iterable<KeyEntry>, nowMs: number): number {
   const isWithinAWeek = (endMs: number) => nowMs < endMs && endMs <= nowMs + A_WEEK_MS;
-  return [...firstGapsOf(entries, nowMs).values()].filter(isWithinAWeek).length;
+  return [...coverageEndsOf(entries, nowMs).values()].filter(isWithinAWeek).length;
 }
 
 /**
@@ -90,23 +90,26 @@ export function countExpiringMerchants(entries: Iterable<KeyEntry>, nowMs: numbe
  */
 export function firstMerchantEndMs(entries: Iterable<KeyEntry>, nowMs: number): number | undefined {
   let firstMs = Number.POSITIVE_INFINITY;
-  for (const endMs of firstGapsOf(entries, nowMs).values()) firstMs = Math.min(firstMs, endMs);
+  for (const endMs of coverageEndsOf(entries, nowMs).values()) firstMs = Math.min(firstMs, endMs);
   return Number.isFinite(firstMs) ? firstMs : undefined;
 }
 
-/** For each merchant, when it first has no valid key from now on, or from its first key on. A key that begins later than that does not count. */
-function firstGapsOf(entries: Iterable<KeyEntry>, nowMs: number): Map<string, number> {
-  const gaps = new Map<string, number>();
+/**
+ * For each merchant, until when it always has a valid key, from now on, or from its first key on if none has begun. A key that begins after
+ * a gap does not count.
+ */
+function coverageEndsOf(entries: Iterable<KeyEntry>, nowMs: number): Map<string, number> {
+  const ends = new Map<string, number>();
   const unrevoked = [...entries].filter(({ revokedAtMs }) => nowMs < revokedAtMs);
-  // All keys that have begun are equal for the sort. With 100,000 different times it would hold up requests.
+  // All keys that have begun count as beginning now: sorting 100,000 different times would delay requests.
   const beginMs = ({ notBeforeMs }: KeyEntry) => Math.max(notBeforeMs, nowMs);
   for (const key of unrevoked.sort((a, b) => beginMs(a) - beginMs(b))) {
     const endMs = Math.min(key.expiresAtMs, key.revokedAtMs);
-    const gapMs = gaps.get(key.merchantCode) ?? endMs;
-    const beginsInTime = key.notBeforeMs <= Math.max(gapMs, nowMs);
-    if (beginsInTime) gaps.set(key.merchantCode, Math.max(gapMs, endMs));
+    const coveredUntilMs = ends.get(key.merchantCode) ?? endMs;
+    const leavesNoGap = key.notBeforeMs <= Math.max(coveredUntilMs, nowMs);
+    if (leavesNoGap) ends.set(key.merchantCode, Math.max(coveredUntilMs, endMs));
   }
-  return gaps;
+  return ends;
 }
 
 /** Keys that expire within this time are reported. */

@@ -82,7 +82,7 @@ export class RedirectedResponse {
     // Node would throw away what the handler has not read of the request when this answer has been sent.
     Object.assign(res.req, { _consuming: true });
     write();
-    // A middleware in front may end the answer later, and writes to the real response until then. It reads the head only before that is made.
+    // A middleware in front may end the answer later, and writes to the real response until then. It also reads there until the head is made.
     const isHeadMade = res.headersSent;
     this.#dropWrites();
     if (isHeadMade) this.#redirect(READERS, ['headersSent']);
@@ -125,7 +125,7 @@ export class RedirectedResponse {
   /** What the handler still writes is dropped, and if the handler fails later, Express cannot close the connection. */
   ignore(): void {
     const { req } = this.#res;
-    // Closing this socket does nothing.
+    // Calls that would close this socket are ignored.
     req.socket = openSocket(req.socket, () => {});
     if (this.#res.destroyed) this.#redirect(METHODS, PROPERTIES);
     else this.#dropWrites();

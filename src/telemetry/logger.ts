@@ -8,7 +8,7 @@ export type Logger = pino.Logger;
 /** Lines are buffered up to this size or this time: each write costs a system call and two switches of thread. */
 const BUFFER_BYTES = 32_768;
 const FLUSH_EVERY_MS = 100;
-/** How long the lines of requests may wait for more before they are buffered. */
+/** The lines of requests are collected for this time at most before they are buffered. */
 const COLLECT_MS = 10;
 /** While the output accepts nothing, further lines are dropped. Otherwise the process would run out of memory. */
 const MAX_UNWRITTEN_BYTES = 16_777_216;
@@ -93,7 +93,7 @@ export function createLogger(level: string): Logger {
   );
 }
 
-/** One for each request log: passes on its lines. At exit it does not wait for more. */
+/** Each passes on the lines that one request log has collected, at exit without waiting for more. */
 const requestLogFlushes: ((isExit: boolean) => void)[] = [];
 // Runs before the streams' own last flush.
 process.prependListener('exit', () => {
@@ -102,8 +102,8 @@ process.prependListener('exit', () => {
 
 /**
  * Writes one line for each request, as `logger.info(fields, message)` would, at a third of the cost: it does not redact,
- * so the caller must name every field. It collects lines, and after each turn of the event loop it passes all on, if that turn
- * added none, if they have reached `BUFFER_BYTES`, or if the first has waited for `COLLECT_MS`.
+ * so the caller must name every field. It collects lines and passes them on together, after a turn of the event loop that adds
+ * none, or when they have reached `BUFFER_BYTES` or `COLLECT_MS`: a write costs sonic-boom time for everything that it already holds.
  */
 export function requestLogger(logger: Logger): (fields: object) => void {
   const { message } = EVENTS.request;
@@ -112,11 +112,10 @@ export function requestLogger(logger: Logger): (fields: object) => void {
   if (!stream) return (fields) => logger.info(fields, message);
   let lines = '';
   let lengthLastTurn = 0;
-  let firstMs = 0;
+  let firstLineMs = 0;
   let [timeMs, time] = [0, ''];
   const flush = (isExit = false) => {
-    // At each write, sonic-boom counts all bytes that it holds. So it gets few writes, of many lines.
-    const mayWait = lines.length < BUFFER_BYTES && timeMs - firstMs < COLLECT_MS;
+    const mayWait = lines.length < BUFFER_BYTES && timeMs - firstLineMs < COLLECT_MS;
     if (lines.length > lengthLastTurn && mayWait && !isExit) {
       lengthLastTurn = lines.length;
       setImmediate(flush);
@@ -134,7 +133,7 @@ export function requestLogger(logger: Logger): (fields: object) => void {
     const nowMs = Date.now();
     if (nowMs !== timeMs) [timeMs, time] = [nowMs, new Date(nowMs).toISOString()];
     if (lines === '') {
-      firstMs = nowMs;
+      firstLineMs = nowMs;
       setImmediate(flush);
     }
     const head = `{"level":"info","time":"${time}","pid":${process.pid},`;
