@@ -217,8 +217,8 @@ export function createApp(
 }
 
 /**
- * One layer of Express that runs all middleware in turn. For each layer Express compares the path, sets properties of the request and makes four calls: nine
- * layers took 2 % of a balance read. As in Express, the first refusal (passed to `next`, thrown or rejected) skips the rest.
+ * One layer of Express that runs all middleware in turn. For each layer Express compares the path, sets properties of the request and makes
+ * four calls: nine layers took 2 % of a balance read. As in Express, the first refusal (passed to `next`, thrown or rejected) skips the rest.
  */
 function inOneLayer(chain: readonly Middleware[]): Middleware {
   return (req, res, done) => {
