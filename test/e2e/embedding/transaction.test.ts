@@ -261,19 +261,24 @@ describe('a handler with a transaction', () => {
       },
       { store: behind },
     );
-    // A trigger that runs at COMMIT cuts the connection, and then lets the server commit, or ends it.
-    await server.admin.query(`CREATE TABLE cuts (kind text);
+    // A trigger that runs at COMMIT waits while `held` has a row, and then lets the server commit, or ends the connection.
+    await server.admin.query(`CREATE TABLE held (key text);
       CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-        IF NEW.key LIKE 'cut-%' THEN PERFORM pg_sleep(0.3); END IF;
+        WHILE EXISTS (SELECT FROM held WHERE key = NEW.key) LOOP PERFORM pg_sleep(0.01); END LOOP;
         IF NEW.key LIKE 'cut-before%' THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF;
         RETURN NULL; END $$;
       CREATE CONSTRAINT TRIGGER cut AFTER INSERT ON payouts DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION cut()`);
     for (breaks of ['before', 'after'] as const) {
       const key = `cut-${breaks}-${newKey()}`;
+      await server.admin.query('INSERT INTO held VALUES ($1)', [key]);
       const first = post(key);
       const commits = `SELECT FROM pg_stat_activity WHERE query = 'COMMIT' AND state = 'active'`;
       await until(async () => (await server.admin.query(commits)).rowCount);
       proxy.cut();
+      // Until the store waits for the transaction. What does not wait has answered.
+      const waits = `SELECT FROM pg_stat_activity WHERE wait_event = 'transactionid'`;
+      await Promise.race([first, until(async () => (await server.admin.query(waits)).rowCount)]);
+      await server.admin.query('DELETE FROM held');
       const answer = await first;
       if (breaks === 'after') expect(answer.status).toBe(201);
       else expect([answer.status, codeOf(answer)]).toEqual([503, 'store_unavailable']);
