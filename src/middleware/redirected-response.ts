@@ -68,7 +68,7 @@ export class RedirectedResponse {
     return this.#real.destroyed === true;
   }
 
-  /** Answers the merchant. The handler goes on and notices nothing: its response is still recorded. */
+  /** Answers the merchant. The handler continues and notices nothing: its response is still recorded. */
   answerFirst(write: () => void): void {
     this.#isAnswered = true;
     if (this.isGone) {
