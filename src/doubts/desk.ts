@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto';
 import type { Store } from '../ledger/ledger.ts';
 import { recordIdOf } from '../ledger/record-id.ts';
 import { OWNER_DEAD } from '../ledger/rules.ts';
-import type { RecordId } from '../lib/brands.ts';
+import { RECORD_ID_DIGITS, type RecordId } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
 import { type AuditRecord, auditOf, type ResolutionSource } from '../store/doubts.ts';
 import {
@@ -186,12 +186,12 @@ export class Desk {
     doubt?: string,
   ): Promise<RecordsAnswer<Value>> {
     return answered(async () => {
-      if (/^[0-9a-f]{64}$/.test(digits)) return await work(digits as RecordId);
-      if (!/^[0-9a-f]{4,63}$/.test(digits))
+      if (!/^[0-9a-f]{4,48}$/.test(digits))
         return refused(
           'invalid',
-          'A record id is 64 hexadecimal digits in lower case, or the first of them, at least 4.',
+          'A record id is 48 hexadecimal digits in lower case, or the first of them, at least 4.',
         );
+      if (digits.length === RECORD_ID_DIGITS) return await work(digits as RecordId);
       const ids = await this.#store.idsOf(digits);
       const [id] = ids;
       if (id === undefined) return refused('absent', `There is no record whose id begins with ${digits}.`);

@@ -1,4 +1,4 @@
-import type { RecordId } from '../lib/brands.ts';
+import { RECORD_ID_DIGITS, type RecordId } from '../lib/brands.ts';
 import type { Clock } from '../lib/clock.ts';
 import type { Emit } from '../telemetry/emit.ts';
 import type { Store } from './ledger.ts';
@@ -10,7 +10,7 @@ const QUIET_MS = 1000;
 /** A store that was lost takes no writes yet while its replicas catch up. That is part of its return, unless it lasts longer. */
 const RETURN_MS = 10_000;
 /** No record has this id. */
-const NO_RECORD = '0'.repeat(64) as RecordId;
+const NO_RECORD = '0'.repeat(RECORD_ID_DIGITS) as RecordId;
 
 /**
  * Tells when the store stops to answer, when it refuses writes only, and when it works again: once for each outage, however many

@@ -1,4 +1,4 @@
-import type { RecordId, Token } from '../lib/brands.ts';
+import { RECORD_ID_DIGITS, type RecordId, type Token } from '../lib/brands.ts';
 import { digest } from '../lib/digest.ts';
 import type { Execution } from '../store/types.ts';
 
@@ -15,7 +15,7 @@ export const DEFAULT_LAYERS = { gateway: 'gateway', middleware: 'middleware' } a
  * secret key is not: a rotated one must still find its old payouts.
  */
 export function recordIdOf(layer: string, merchantCode: string, idempotencyKey: string): RecordId {
-  return digest([layer, merchantCode, idempotencyKey]) as RecordId;
+  return digest([layer, merchantCode, idempotencyKey]).slice(0, RECORD_ID_DIGITS) as RecordId;
 }
 
 /** Names an attempt to execute the request of a key: by a new token. */

@@ -141,7 +141,7 @@ export interface Register {
   /**
    * The ids that begin with some hexadecimal digits, of records and of audit trails, each once.
    *
-   * @param digits 4 to 64. With 16 or more, one id is enough: no other has so many in common with it
+   * @param digits 4 to 48. With 16 or more, one id is enough: no other has so many in common with it
    */
   idsOf(digits: string): Promise<RecordId[]>;
   /** Reads in small steps, and never blocks a write. `signal` ends it: then the promise rejects. */

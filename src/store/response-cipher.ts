@@ -105,7 +105,7 @@ export class ResponseCipher {
   }
 }
 
-/** What the tag covers besides the response. The record id has 64 characters, so different values never give the same bytes. */
+/** What the tag covers besides the response. Every record id has the same length, so different values never give the same bytes. */
 const boundTo = (recordId: RecordId, status: number, keyId: string): Buffer =>
   Buffer.from(`oncegate response 1 ${recordId} ${status} ${keyId}`, 'latin1');
 

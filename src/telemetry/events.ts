@@ -1,3 +1,4 @@
+import { RECORD_ID_DIGITS } from '../lib/brands.ts';
 import { CATALOGUE } from './catalogue.ts';
 import { OUTCOMES, WOULD } from './label-values.ts';
 import { at, field, int, ms, oneOf, optional, responseDigest, text, texts } from './log-event.ts';
@@ -326,7 +327,7 @@ export const EVENTS = {
   body_read: info(
     'a stored response was read in the console',
     'Somebody saw what a merchant got. Its record id is whole here.',
-    { by, recordId: text('the record’s id', 64), client },
+    { by, recordId: text('the record’s id', RECORD_ID_DIGITS), client },
   ),
   admin_failed: error(
     'a request on the admin port failed',

@@ -5,7 +5,7 @@ import type { Listed, Register, Replace, Seen } from '../../src/store/register.t
 import type { KeyRecord, StoredCompletion } from '../../src/store/types.ts';
 import { STEP_MS } from './places.ts';
 
-export const newId = () => randomBytes(32).toString('hex') as RecordId;
+export const newId = () => randomBytes(24).toString('hex') as RecordId;
 
 /** Long enough for every case that does not let it end. */
 export const LIFE_MS = 1000.5 * STEP_MS;

@@ -113,7 +113,7 @@ export class MemoryRegister implements Register, CopyRegister {
 
   async list(query: { open: boolean; limit: number; cursor?: string | undefined }): Promise<Page> {
     const { open, limit, cursor = '' } = query;
-    if (cursor && !/^[0-9a-f]{64}$/.test(cursor)) throw new UnknownCursor();
+    if (cursor && !/^[0-9a-f]{48}$/.test(cursor)) throw new UnknownCursor();
     const rest = this.#all().filter(([id, entry]) => id > cursor && (!open || isOpen(entry)));
     const page = rest.slice(0, limit);
     const records = page.map(([id, entry]): Listed => {

@@ -5,7 +5,7 @@ import type { AuditView, RecordView } from '../../src/doubts/record-view.ts';
 const time = (second: number) => `2026-11-26T10:00:0${second}.000Z`;
 
 const record = (state: RecordView['state'], createdAt: string, changedAt: string): RecordView => ({
-  ...{ recordId: 'a'.repeat(64), state, createdAt, changedAt, requestId: 'r-1', gatewayId: 'g-1' },
+  ...{ recordId: 'a'.repeat(48), state, createdAt, changedAt, requestId: 'r-1', gatewayId: 'g-1' },
 });
 
 const resolved = (
@@ -18,7 +18,7 @@ const resolved = (
 });
 
 const textsOf = (now: RecordView | null, audit: AuditView[]) =>
-  entriesOf({ recordId: 'a'.repeat(64), record: now, audit }).map(
+  entriesOf({ recordId: 'a'.repeat(48), record: now, audit }).map(
     ({ at, text }) => `${at.slice(18, 19)} ${text}`,
   );
 
@@ -56,6 +56,6 @@ describe('what the console says happened to a key', () => {
   });
 
   it('is nothing of a record that cannot be read', () => {
-    expect(textsOf({ recordId: 'a'.repeat(64), state: 'unreadable' }, [])).toEqual([]);
+    expect(textsOf({ recordId: 'a'.repeat(48), state: 'unreadable' }, [])).toEqual([]);
   });
 });

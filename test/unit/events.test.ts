@@ -9,7 +9,7 @@ import { checkLine } from '../support/log-lines.ts';
 import { Scrape } from '../support/metrics.ts';
 import { ROOT, read } from '../support/repository.ts';
 
-const call = { recordId: 'a'.repeat(64), merchant: 'M-1', operation: 'withdraw', requestId: 'request-1' };
+const call = { recordId: 'a'.repeat(48), merchant: 'M-1', operation: 'withdraw', requestId: 'request-1' };
 const withdraw = { operation: 'withdraw' };
 const noAnswer = { cause: 'timeout', reason: 'no answer' } as const;
 

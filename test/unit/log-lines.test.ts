@@ -10,7 +10,7 @@ const request = {
 
 it('the check of log lines refuses unknown messages, unknown and missing fields, other levels, and secrets', () => {
   const changes = [{ msg: 'another message' }, { key: 'order-1' }, { level: 'warn' }, { outcome: 'perhaps' }];
-  const wrong = [...changes, { recordId: '0'.repeat(64) }, { requestId: undefined }];
+  const wrong = [...changes, { recordId: '0'.repeat(48) }, { requestId: undefined }];
   const isRight = (line: object) =>
     mistakeIn(JSON.stringify(line), JSON.parse(JSON.stringify(line))) === undefined;
   for (const line of [request, { ...request, traceId: 'a'.repeat(32) }]) expect(isRight(line)).toBe(true);

@@ -38,7 +38,7 @@ const lineSchema = z
     // Whole, so that no key is in two lines.
     recordId: z
       .string()
-      .regex(/^[0-9a-f]{64}$/, 'must have all 64 digits')
+      .regex(/^[0-9a-f]{48}$/, 'must have all 48 digits')
       .optional(),
     merchant: z.string().optional(),
     key: z.string().optional(),

@@ -157,7 +157,7 @@ function FindForm({ find }: { find(request: FindRequest): void }) {
 }
 
 /** Whole, or its first digits. */
-const RECORD_ID = /^[0-9a-f]{4,64}$/;
+const RECORD_ID = /^[0-9a-f]{4,48}$/;
 
 function IdForm({ find }: { find(id: string, isAll: boolean): Promise<void> }) {
   const [isBusy, setBusy] = useState(false);

@@ -1,4 +1,4 @@
-import type { RecordId } from '../../lib/brands.ts';
+import { RECORD_ID_DIGITS, type RecordId } from '../../lib/brands.ts';
 import { messageOf } from '../../lib/files.ts';
 import { decodeHead, HEAD_BYTES } from '../codec.ts';
 import type { ResolutionCount } from '../doubts.ts';
@@ -52,7 +52,7 @@ export async function pageOf(
 const cursorOf = (...parts: string[]): string => Buffer.from(parts.join('_')).toString('base64url');
 
 const cursorIn = (cursor: string) =>
-  /^(open|all)_([-+:. \dA-Za-z]{1,40})_([0-9a-f]{0,64})$/.exec(Buffer.from(cursor, 'base64url').toString());
+  /^(open|all)_([-+:. \dA-Za-z]{1,40})_([0-9a-f]{0,48})$/.exec(Buffer.from(cursor, 'base64url').toString());
 
 function listedAs([id, start, bytes, expiresInMs, isLeased]: ListedRow): Listed {
   try {
@@ -67,7 +67,7 @@ function listedAs([id, start, bytes, expiresInMs, isLeased]: ListedRow): Listed 
 
 /** See {@link Register.idsOf}. */
 export async function idsOf({ lanes, schema }: Tables, digits: string): Promise<RecordId[]> {
-  const bound = (digit: string) => Buffer.from(digits.padEnd(64, digit), 'hex');
+  const bound = (digit: string) => Buffer.from(digits.padEnd(RECORD_ID_DIGITS, digit), 'hex');
   const text = `SELECT encode(id, 'hex') FROM ${schema}.records WHERE id BETWEEN $1 AND $2 AND ${IS_LIVE}
     UNION SELECT encode(id, 'hex') FROM ${schema}.audit WHERE id BETWEEN $1 AND $2 AND expires_at > ${CLOCK}`;
   const rows = await lanes.ask<[RecordId]>(text, [bound('0'), bound('f')]);

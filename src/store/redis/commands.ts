@@ -263,7 +263,7 @@ export class Names {
   }
 }
 
-/** An id as names have it: a third shorter in Redis' memory. */
+/** An id as names have it: 32 characters. */
 export const shortOf = (id: string): string => Buffer.from(id, 'hex').toString('base64url');
 export const idOf = (short: string): RecordId => Buffer.from(short, 'base64url').toString('hex') as RecordId;
 

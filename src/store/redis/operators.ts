@@ -1,5 +1,5 @@
 import { Redis } from 'ioredis';
-import type { RecordId } from '../../lib/brands.ts';
+import { RECORD_ID_DIGITS, type RecordId } from '../../lib/brands.ts';
 import { decodeHead, decodeRecord, HEAD_BYTES } from '../codec.ts';
 import type { ResolutionCount } from '../doubts.ts';
 import type { Listed, OpenCount, Page, Register, Replace, Scanned } from '../register.ts';
@@ -77,7 +77,7 @@ export async function listRecords(
   { open, limit, cursor }: { open: boolean; limit: number; cursor?: string | undefined },
 ): Promise<Page> {
   if (!open) return await scanRecords(register, limit, cursor);
-  const after = cursor ?? '0'.repeat(64);
+  const after = cursor ?? '0'.repeat(RECORD_ID_DIGITS);
   if (!ID.test(after)) throw new UnknownCursor();
   const records: Listed[] = [];
   for (const starts of groupsOf(register, register.names.partitionOf(after))) {
@@ -160,7 +160,7 @@ async function scanRecords(register: Records, limit: number, cursor?: string): P
   return { records, cursor: Buffer.from([address, position, ...pending].join(' ')).toString('base64url') };
 }
 
-const ID = /^[0-9a-f]{64}$/;
+const ID = /^[0-9a-f]{48}$/;
 
 /** See `Register.idsOf`. The index has most of those that people ask for. For others the names of all keys are read. */
 export async function idsOf(register: Records, digits: string): Promise<RecordId[]> {
@@ -225,7 +225,7 @@ async function scanOnce(
 ) {
   const [next, keys] = await commands.call(() => node.scan(cursor, 'MATCH', pattern, 'COUNT', count));
   const found = keys.flatMap((key): Scanned[] => {
-    const [, short, audit] = /\}:([\w-]{43})(:audit)?$/.exec(key) ?? [];
+    const [, short, audit] = /\}:([\w-]{32})(:audit)?$/.exec(key) ?? [];
     return short ? [{ id: idOf(short), kind: audit ? 'audit' : 'record' }] : [];
   });
   return [next, found] as [string, Scanned[]];

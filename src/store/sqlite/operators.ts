@@ -1,6 +1,6 @@
 import type { StatementSync } from 'node:sqlite';
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import type { RecordId } from '../../lib/brands.ts';
+import { RECORD_ID_DIGITS, type RecordId } from '../../lib/brands.ts';
 import { messageOf } from '../../lib/files.ts';
 import type { Listed, OpenCount, Page, Register } from '../register.ts';
 import { UnknownCursor } from '../types.ts';
@@ -73,7 +73,7 @@ export async function pageOf(rows: Rows, { open, limit, cursor }: ListQuery): Pr
 
 /** See {@link Register.idsOf}. */
 export function idsOf(rows: Rows, digits: string): RecordId[] {
-  const bound = (digit: string) => Buffer.from(digits.padEnd(64, digit), 'hex');
+  const bound = (digit: string) => Buffer.from(digits.padEnd(RECORD_ID_DIGITS, digit), 'hex');
   const found = rows.prepare(SELECT_IDS).all(bound('0'), bound('f'), rows.runningMs());
   return (found as unknown as [RecordId][]).map(([id]) => id);
 }

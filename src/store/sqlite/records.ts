@@ -1,5 +1,5 @@
 import type { SQLOutputValue, StatementSync } from 'node:sqlite';
-import type { RecordId } from '../../lib/brands.ts';
+import { RECORD_ID_DIGITS, type RecordId } from '../../lib/brands.ts';
 import { decodeHead, encodeRecord, LONGEST_RETENTION_MS } from '../codec.ts';
 import type { Held } from '../register.ts';
 import {
@@ -31,7 +31,7 @@ export const SELECT_HEAD = `${selecting('record')} WHERE id = ?`;
 /** The value of `lease_until` after a reboot: the owner of an open record is dead. */
 export const OWNER_IS_DEAD = -1;
 
-const ID = Buffer.alloc(32);
+const ID = Buffer.alloc(RECORD_ID_DIGITS / 2);
 
 /**
  * The bytes of a record id, in a buffer that the next call overwrites. SQLite and a batch copy them at once, and a new buffer for each

@@ -177,7 +177,7 @@ describe('the console in Chromium', () => {
       expect.stringContaining('completed'),
     ]);
     expect(text).toContain('Your token does not permit to see the body.');
-    const recordId = /#\/lookup\/([0-9a-f]{64})$/.exec(page.url())?.[1] ?? '';
+    const recordId = /#\/lookup\/([0-9a-f]{48})$/.exec(page.url())?.[1] ?? '';
     await page.getByRole('link', { name: 'Overview' }).click();
     await page.getByRole('link', { name: 'Look up' }).click();
     await page.getByLabel('Record id or request id').fill(recordId);
@@ -450,7 +450,7 @@ describe('the console in Chromium', () => {
     await page.getByLabel('Search completed keys').check();
     await page.getByRole('button', { name: 'Look up the id' }).click();
     await record.waitFor();
-    const recordId = /#\/lookup\/([0-9a-f]{64})$/.exec(page.url())?.[1] ?? '';
+    const recordId = /#\/lookup\/([0-9a-f]{48})$/.exec(page.url())?.[1] ?? '';
     await page.getByRole('link', { name: 'Overview' }).click();
     await page.getByRole('link', { name: 'Look up' }).click();
     await page.getByLabel('Record id or request id').fill(recordId.slice(0, 16));

@@ -179,7 +179,7 @@ describe('the look-up of a key', () => {
   });
 
   it('refuses what is not a key', async () => {
-    const recordId = '0'.repeat(64);
+    const recordId = '0'.repeat(48);
     const cases: [expected: string, path: string, json?: object][] = [
       ['404 absent', '/records/find', { merchant: 'M-ALPHA', key: 'none' }],
       ['404 absent', `/records/${recordId}`],
@@ -224,7 +224,7 @@ describe('a stored body', () => {
     expect(codeOf(await support.request(`/records/${recordId}/body`))).toBe('404 no_body');
     await resolve(admin, recordId, { as: 'completed', execution, reason: 'books' });
     expect(codeOf(await support.request(`/records/${recordId}/body`))).toBe('404 no_body');
-    const none = '0'.repeat(64);
+    const none = '0'.repeat(48);
     expect(codeOf(await support.request(`/records/${none}/body`))).toBe('404 absent');
     const large = await inDoubt();
     const bytes = Buffer.alloc(1_048_580, 'a');

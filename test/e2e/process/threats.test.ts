@@ -12,7 +12,7 @@ const encryption = { keys: [{ id: '2026', secret: randomBytes(32).toString('base
 const gateway = await stackForFile({ store: { kind: 'redis', url: redis.url, encryption } });
 const { ledger } = gateway.sandbox;
 
-const RECORD = /\}:[\w-]{43}$/;
+const RECORD = /\}:[\w-]{32}$/;
 
 /** The record whose idempotency key is this one. */
 async function recordOf(key: string): Promise<{ name: string; bytes: Buffer }> {

@@ -227,8 +227,8 @@ describe('records on the admin port', () => {
       ['/records?cursor=none', {}, '400 records_invalid'],
       ['/records?cursor=a&cursor=b', {}, '400 records_invalid'],
       ['/records/xyz', {}, '400 records_invalid'],
-      [`/records/${'0'.repeat(64)}`, {}, '404 records_absent'],
-      [`/records/${'0'.repeat(64)}/resolve`, { json: good }, '404 records_absent'],
+      [`/records/${'0'.repeat(48)}`, {}, '404 records_absent'],
+      [`/records/${'0'.repeat(48)}/resolve`, { json: good }, '404 records_absent'],
       [to, { raw: 'no json' }, '400 records_invalid'],
       [to, { json: { ...good, as: 'paid' } }, '400 records_invalid'],
       [to, { json: { ...good, execution: undefined } }, '400 records_invalid'],
@@ -254,7 +254,7 @@ describe('records on the admin port', () => {
       ['a wrong token', 401],
     ]) {
       const head = [
-        `POST /records/${'0'.repeat(64)}/resolve HTTP/1.1`,
+        `POST /records/${'0'.repeat(48)}/resolve HTTP/1.1`,
         ...['Host: admin.test', 'Content-Type: application/json', 'Content-Length: 3000000'],
         `Authorization: Bearer ${token}`,
       ];

@@ -95,7 +95,7 @@ describe('the records command, while a gateway runs', () => {
     const two = await shown('--request-id', requestId, '--all');
     expect([two.code, two.stderr]).toEqual([
       1,
-      expect.stringMatching(/2 records were started .+(\n.*[0-9a-f]{64}){2}/),
+      expect.stringMatching(/2 records were started .+(\n.*[0-9a-f]{48}){2}/),
     ]);
     const none = await shown('--request-id', 'no such request', '--all');
     expect([none.code, none.stderr]).toEqual([1, expect.stringContaining('No record was started')]);
@@ -157,7 +157,7 @@ describe('the records command, while a gateway runs', () => {
       [{ merchant: 'M-ALPHA', key, ...paid }],
       [paid, 'must have `recordId`, or merchant and key'],
       [{ recordId, ...paid }, 'is the same key as line 1'],
-      [{ recordId: recordId?.slice(0, 16), ...paid }, 'recordId: must have all 64 digits'],
+      [{ recordId: recordId?.slice(0, 16), ...paid }, 'recordId: must have all 48 digits'],
       [{ ...other, as: 'released' }, noExecution],
       [{ ...other, as: 'completed' }, noExecution],
       [{ recordId, ...other, ...paid }, isOther],
@@ -295,22 +295,22 @@ describe('the records command, while a gateway runs', () => {
     const alive = randomUUID();
     const first = withdraw(stack.url, { key: alive, fault: 'delay=60000' });
     await until(() => stack.sandbox.requests.ofKey(alive) === 1);
-    const resolve = ['resolve', '--record-id', 'a'.repeat(64), '--reason', 'x', '--execution', 'e'];
+    const resolve = ['resolve', '--record-id', 'a'.repeat(48), '--reason', 'x', '--execution', 'e'];
     const release = ['resolve', ...(await named(alive)), '--as', 'released', '--reason', 'x'];
     const complete = [...resolve, '--as', 'completed'];
     const cases: [args: string[], code: number, says: RegExp][] = [
       [release, 1, /still alive: try again after/],
       [['resolve', ...byKey(alive), '--as', 'released', '--reason', 'x'], 64, /--execution is missing/],
-      [['show', ...byKey('nobody')], 1, /no record with the id [0-9a-f]{64}/],
-      [['show', '--record-id', 'xyz'], 64, /64 hexadecimal digits/],
-      [['show', '--record-id', 'a'.repeat(64), '--key', 'k'], 64, /name one record/],
+      [['show', ...byKey('nobody')], 1, /no record with the id [0-9a-f]{48}/],
+      [['show', '--record-id', 'xyz'], 64, /48 hexadecimal digits/],
+      [['show', '--record-id', 'a'.repeat(48), '--key', 'k'], 64, /name one record/],
       [['list', '--limit', '0'], 64, /--limit "0"/],
       [['list', '--cursor', 'no cursor'], 64, /cursor is not known/],
       [[...resolve, '--as', 'paid'], 64, /completed or released/],
-      [[...resolve, '--as', 'released'], 1, /no record with the id a{64}/],
+      [[...resolve, '--as', 'released'], 1, /no record with the id a{48}/],
       [['show', '--request-id', 'r', '--key', 'k'], 64, /names the record alone/],
       [['show', '--record-id', 'abcd', '--all'], 64, /--all needs --request-id/],
-      [['show', '--record-id', 'a'.repeat(63)], 1, /no record whose id begins with a{63}/],
+      [['show', '--record-id', 'a'.repeat(47)], 1, /no record whose id begins with a{47}/],
       [[...resolve, '--as', 'released', '--status', '200'], 64, /no response/],
       [[...complete, '--header', 'a: b'], 64, /needs its status/],
       [[...complete, '--status', '99'], 64, /200 to 599/],

@@ -202,7 +202,7 @@ it('a copy that has not ended is undone: the old store serves again, after a res
   database.exec("UPDATE records SET record = x'00'");
   expect(await run(['records', 'copy', ...files])).toMatchObject({
     code: 1,
-    stderr: expect.stringMatching(/^oncegate: [0-9a-f]{64}: the record cannot be read: .*--undo/m),
+    stderr: expect.stringMatching(/^oncegate: [0-9a-f]{48}: the record cannot be read: .*--undo/m),
   });
   expect(codeOf(await withdraw(source.url, { key: randomUUID() }))).toBe('store_unavailable');
   expect(await run(['records', 'copy', ...files, '--undo'])).toMatchObject({

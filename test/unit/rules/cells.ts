@@ -235,7 +235,7 @@ export interface Cell extends State, Happening {
 
 export function cellOf(from: State, event: Happening, isMine: boolean, isSame: boolean): Cell {
   const execution: Execution = frozen({
-    ...{ recordId: 'a'.repeat(64) as RecordId, token: isMine ? TOKEN.own : TOKEN.other },
+    ...{ recordId: 'a'.repeat(48) as RecordId, token: isMine ? TOKEN.own : TOKEN.other },
     ...{ fingerprint: isSame ? FINGERPRINT.same : FINGERPRINT.other },
     ...{ merchant: 'M-2', operation: 'refund', key: 'key-2', requestId: 'request-2' },
   });
