@@ -15,8 +15,8 @@ import { type KeyRecord, UnreadableRecord } from './types.ts';
  *   then  with flag 32: u16 length of the extension, the extension
  *   then  in a completed record: status u16
  *   then  unless it is a tombstone: encryption key id, as the texts above, empty if the response is not encrypted; u32 length of
- *         the headers, u32 length of the body, the headers (each in latin1, with a line feed behind it), the body. If the
- *         response is encrypted, the headers are empty, and the body is the encrypted response
+ *         the headers, u32 length of the body, the headers (each u8 length, or 255 and u32 length; latin1 bytes),
+ *         the body. If the response is encrypted, the headers are empty, and the body is the encrypted response
  *
  * Numbers are big-endian. The fields are so narrow that most records take no more of Redis' memory than those of version 2.
  */
@@ -30,8 +30,8 @@ const [OPEN, COMPLETED] = [0x6f, 0x63];
 const [IN_DOUBT, WAS_IN_DOUBT, OWNER_GAVE_UP, RESTARTED, TOMBSTONE, EXTENDED] = [1, 2, 4, 8, 16, 32];
 const ALL_FLAGS = 63;
 const NONE: Buffer = Buffer.alloc(0);
-/** HTTP forbids it in names and values. */
-const END_OF_HEADER = '\n';
+/** Stands in place of a header's length, if that follows in four bytes. */
+const LONG = 255;
 const TEXTS = 6;
 const LONGEST_TEXT = 255;
 
@@ -43,7 +43,7 @@ export const HEAD_BYTES = layout.texts + (TEXTS + 1) * (1 + LONGEST_TEXT) + 10;
 
 /**
  * @param completion takes the place of the record's own, for example a tombstone if the response is stored elsewhere
- * @throws {RangeError} if a text is longer than 255 bytes, the extension than 65,535, or a header has a line feed
+ * @throws {RangeError} if a text is longer than 255 bytes, or the extension than 65,535
  */
 export function encodeRecord(record: KeyRecord, completion = record.completion): Buffer {
   const { lifetimes, extension } = record;
@@ -66,10 +66,7 @@ export function encodeRecord(record: KeyRecord, completion = record.completion):
     const { status, headers } = completion.response;
     body = completion.response.body;
     let section = '';
-    for (const header of headers) {
-      if (header.includes(END_OF_HEADER)) throw new RangeError('a header has a line feed');
-      section += header + END_OF_HEADER;
-    }
+    for (const header of headers) section += lengthOf(header) + header;
     rest += numberOf(status, 2) + textOf('');
     rest += numberOf(section.length, 4) + numberOf(body.length, 4) + section;
   }
@@ -101,6 +98,10 @@ function textOf(text: string): string {
   return String.fromCharCode(text.length) + text;
 }
 
+/** The length of a header, before it. */
+const lengthOf = ({ length }: string): string =>
+  length < LONG ? String.fromCharCode(length) : String.fromCharCode(LONG) + numberOf(length, 4);
+
 /** A number as a latin1 text of its bytes, big-endian. @throws {RangeError} if the number needs more bytes */
 function numberOf(value: number, bytes: 2 | 4): string {
   if (value > (bytes === 2 ? 0xffff : 0xffff_ffff)) throw new RangeError(`a field of a record is ${value}`);
@@ -124,8 +125,21 @@ export function decodeRecord(bytes: Buffer): KeyRecord {
     head.completion = { kind: 'encrypted', status, keyId: head.encryptionKeyId, bytes: body };
     return head;
   }
-  const headers = bytes.toString('latin1', headersAt, bodyAt).split(END_OF_HEADER);
-  if (headers.pop() !== '') throw endsTooEarly();
+  // Cutting one string is far faster than decoding each header.
+  const section = bytes.toString('latin1', headersAt, bodyAt);
+  const headers: string[] = [];
+  for (let at = headersAt; at < bodyAt; ) {
+    let length = bytes[at++] as number;
+    if (length === LONG) {
+      if (at + 4 > bodyAt) throw endsTooEarly();
+      length = bytes.readUInt32BE(at);
+      if (length < LONG) throw new UnreadableRecord('the length of a header has the wrong form');
+      at += 4;
+    }
+    if (at + length > bodyAt) throw endsTooEarly();
+    headers.push(section.substring(at - headersAt, at + length - headersAt));
+    at += length;
+  }
   if (headers.length % 2 !== 0) throw new UnreadableRecord('a header has a name and no value');
   head.completion = { kind: 'response', response: { status, headers, body } };
   return head;

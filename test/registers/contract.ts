@@ -308,8 +308,8 @@ export const contract: [promise: string, show: (place: Place) => Promise<void>][
       for (const length of [4, 5])
         expect(await found(id.slice(0, length))).toEqual([id, first, second].toSorted());
       for (const each of [id, first, second] as RecordId[])
-        for (const length of [16, 17, 64]) expect(await found(each.slice(0, length))).toEqual([each]);
-      for (const length of [16, 64]) expect(await found(newId().slice(0, length))).toEqual([]);
+        for (const length of [16, 17, 48]) expect(await found(each.slice(0, length))).toEqual([each]);
+      for (const length of [16, 48]) expect(await found(newId().slice(0, length))).toEqual([]);
       await damage(id);
       expect(await found(id.slice(0, 16))).toEqual([id]);
     },

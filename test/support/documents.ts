@@ -44,7 +44,7 @@ export const steady = (text: string): string =>
     .replaceAll(/\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b/g, 'ID')
     .replaceAll(/\b\d{4}-\d\d-\d\d[T ][\d:.]+Z?/g, 'TIME')
     .replaceAll(/^Date: .*$/gm, 'Date: NOW')
-    .replaceAll(/\b[0-9a-f]{8}(?:…|[0-9a-f]{56}\b)/g, 'RECORD_ID')
+    .replaceAll(/\b[0-9a-f]{8}(?:…|[0-9a-f]{40}\b)/g, 'RECORD_ID')
     .replaceAll(/^\d+ {2,}/gm, 'COUNT ')
     .replaceAll(/ +$/gm, '')
     .trimEnd();

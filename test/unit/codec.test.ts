@@ -7,8 +7,6 @@ import { type KeyRecord, type StoredCompletion, UnreadableRecord } from '../../s
 const bytes = (length: { minLength?: number; maxLength: number }) =>
   fc.uint8Array(length).map((array) => Buffer.from(array));
 const latin1 = (maxLength: number) => bytes({ maxLength }).map((part) => part.toString('latin1'));
-/** HTTP allows no line feed there. */
-const headerText = (maxLength: number) => latin1(maxLength).map((text) => text.replaceAll('\n', ' '));
 const exactly = (length: number) => bytes({ minLength: length, maxLength: length });
 const time = fc.integer({ min: -(2 ** 47), max: 2 ** 47 - 1 });
 const status = fc.integer({ min: 100, max: 599 });
@@ -25,9 +23,7 @@ const completion: fc.Arbitrary<StoredCompletion> = fc.oneof(
     kind: fc.constant('response' as const),
     response: fc.record({
       status,
-      headers: fc
-        .array(fc.tuple(headerText(30), headerText(300)), { maxLength: 8 })
-        .map((fields) => fields.flat()),
+      headers: fc.array(fc.tuple(latin1(30), latin1(300)), { maxLength: 8 }).map((fields) => fields.flat()),
       body: bytes({ maxLength: 400 }),
     }),
   }),
@@ -158,13 +154,6 @@ describe('a record', () => {
       expect(() => encodeRecord(long)).toThrow(RangeError);
     },
   );
-
-  it('with a line feed in a header is not encoded', () => {
-    const [written] = fc.sample(head, { numRuns: 1, seed: 7 });
-    const response = { status: 200, headers: ['a', 'b\nc: d'], body: Buffer.alloc(0) };
-    const wrong = completedWith(written as Omit<KeyRecord, 'state'>, { kind: 'response', response });
-    expect(() => encodeRecord(wrong)).toThrow(RangeError);
-  });
 });
 
 describe('the bytes of a record', () => {
@@ -196,7 +185,7 @@ describe('the bytes of a record', () => {
     [
       'completed',
       { ...record, state: 'completed', completion: { kind: 'response', response } },
-      `${closed}00${rest}0000c9000000000400000002${hex('A\nb\n{}')}`,
+      `${closed}00${rest}0000c9000000000400000002${hex('\x01A\x01b{}')}`,
     ],
     [
       'encrypted',

@@ -175,7 +175,7 @@ it.each([
 it('a long report of a command that fails reaches a slow reader whole', async () => {
   const { folder, file, write } = await openIncident(0);
   const lines = Array.from({ length: 600 }, (_, i) => {
-    const recordId = String(i).padStart(64, '0');
+    const recordId = String(i).padStart(48, '0');
     return { recordId, execution: '0123456789abcdef', as: 'completed' };
   });
   const from = write('absent.jsonl', lines);
