@@ -28,10 +28,10 @@ const more = files(
     'e2e/observability/{in-prometheus,promtool,what-merchants-get}',
     'examples/examples',
   ],
-  ...['faults/chaos-{none,postgres,redis,sqlite}'],
+  ...['faults/chaos-{none,redis,sqlite}'],
 );
-/** The first one measures. The second one starts Node 200 times: other suites beside it lacked the processor, and exceeded time limits. */
-const moreAlone = files('faults/abuse/load', 'e2e/embedding/transaction-killed-often');
+/** The first two measure. The last one starts Node 200 times: other suites beside it lacked the processor, and exceeded time limits. */
+const moreAlone = files('faults/{abuse/load,chaos-postgres}', 'e2e/embedding/transaction-killed-often');
 
 /** Suites that measure how long something takes. Next to others they would measure those. */
 const measuring = files('e2e/process/keys-in-force');

@@ -172,16 +172,17 @@ export class PostgresServer {
   /**
    * Resolves when it accepts connections.
    *
+   * @param more options of the command `postgres`
    * @throws the server has ended; the message has its log
    */
-  async start(): Promise<void> {
+  async start(...more: string[]): Promise<void> {
     const settings = {
       ...{ port: `${this.port}`, listen_addresses: '127.0.0.1', unix_socket_directories: this.dir },
       ...{ shared_buffers: '16MB', log_min_messages: 'warning', max_wal_size: '256MB' },
       ...this.#settings,
     };
     const options = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]);
-    const args = ['-c', SUPERVISED, 'sh', program('postgres'), '-D', this.data, ...options];
+    const args = ['-c', SUPERVISED, 'sh', program('postgres'), '-D', this.data, ...more, ...options];
     const child = spawn('sh', args, { ...OWNER, stdio: ['pipe', 'pipe', 'pipe'], cwd: this.dir });
     this.#process = child;
     child.stdin.on('error', () => {});
