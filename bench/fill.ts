@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { mkdirSync } from 'node:fs';
 import { connect } from 'node:net';
 import { join } from 'node:path';
-import type { Fingerprint, Token } from '../src/lib/brands.ts';
+import { type Fingerprint, RECORD_ID_DIGITS, type Token } from '../src/lib/brands.ts';
 import { systemClock } from '../src/lib/clock.ts';
 import { encodeRecord } from '../src/store/codec.ts';
 import { Names } from '../src/store/redis/commands.ts';
@@ -14,7 +14,7 @@ import { RECORD_COLUMNS, rowOf } from '../src/store/sqlite/records.ts';
 import type { KeyRecord } from '../src/store/types.ts';
 
 const A_STEP = 20_000;
-const RECORD_ID_BYTES = 32;
+const RECORD_ID_BYTES = RECORD_ID_DIGITS / 2;
 const RETENTION_MS = 86_400_000;
 
 const BODY = Buffer.alloc(300, 'x');

@@ -61,7 +61,7 @@ const backend = await startBackend(root);
 const running = new Set<Compared>();
 
 async function start({ name, store, folder, isPeer }: (typeof systems)[number]): Promise<Compared> {
-  // Redis rewrites a grown append-only file in the background, in one measured time and not in the next.
+  // Redis rewrites a grown append-only file in the background: within some measurements, and not within others.
   const noRewrite = ['--auto-aof-rewrite-percentage', '0'];
   const server =
     store === 'postgres' && !isPeer

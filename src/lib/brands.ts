@@ -1,10 +1,10 @@
 /** Values that must not be mixed up carry a brand: the compiler refuses one where another is expected. */
 type Brand<T, Name extends string> = T & { readonly __brand: Name };
 
-/** {@link RECORD_ID_DIGITS} hexadecimal digits: the start of a SHA-256. The store holds one record under it. */
+/** The start of a SHA-256 over layer, merchant code and idempotency key, in hexadecimal digits. The store holds one record under it. */
 export type RecordId = Brand<string, 'RecordId'>;
 
-/** 192 bits: nobody can find two keys with the same id, and Redis and SQLite hold each id several times. */
+/** 192 bits, because nobody can find two keys with the same id then. Not all 256, because a store holds each id several times. */
 export const RECORD_ID_DIGITS = 48;
 
 /** SHA-256 (32 bytes) over method, request target and raw body. Tells a retry from another request under the same key. */

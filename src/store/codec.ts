@@ -15,8 +15,8 @@ import { type KeyRecord, UnreadableRecord } from './types.ts';
  *   then  with flag 32: u16 length of the extension, the extension
  *   then  in a completed record: status u16
  *   then  unless it is a tombstone: encryption key id, as the texts above, empty if the response is not encrypted; u32 length of
- *         the headers, u32 length of the body, the headers (each u8 length, or 255 and u32 length; latin1 bytes),
- *         the body. If the response is encrypted, the headers are empty, and the body is the encrypted response
+ *         the headers, u32 length of the body, the headers, the body. A header is u8 length and latin1 bytes,
+ *         or 255, u32 length and latin1 bytes. If the response is encrypted, the headers are empty, and the body is the encrypted response
  *
  * Numbers are big-endian. The fields are so narrow that most records take no more of Redis' memory than those of version 2.
  */
@@ -30,7 +30,7 @@ const [OPEN, COMPLETED] = [0x6f, 0x63];
 const [IN_DOUBT, WAS_IN_DOUBT, OWNER_GAVE_UP, RESTARTED, TOMBSTONE, EXTENDED] = [1, 2, 4, 8, 16, 32];
 const ALL_FLAGS = 63;
 const NONE: Buffer = Buffer.alloc(0);
-/** Stands in place of a header's length, if that follows in four bytes. */
+/** The first byte of a header that is so long, or longer: its length follows in four bytes. */
 const LONG = 255;
 const TEXTS = 6;
 const LONGEST_TEXT = 255;

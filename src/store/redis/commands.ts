@@ -263,7 +263,7 @@ export class Names {
   }
 }
 
-/** An id as names have it: 32 characters. */
+/** An id as names have it: 32 characters instead of 48. */
 export const shortOf = (id: string): string => Buffer.from(id, 'hex').toString('base64url');
 export const idOf = (short: string): RecordId => Buffer.from(short, 'base64url').toString('hex') as RecordId;
 
