@@ -30,7 +30,7 @@ const more = files(
   ],
   ...['faults/chaos-{none,redis,sqlite}'],
 );
-/** The first two measure. The last one starts Node 200 times: other suites beside it lacked the processor, and exceeded time limits. */
+/** Load is measured. The others need the whole machine: one starts Node 200 times, and beside that PostgreSQL exceeds time limits. */
 const moreAlone = files('faults/{abuse/load,chaos-postgres}', 'e2e/embedding/transaction-killed-often');
 
 /** Suites that measure how long something takes. Next to others they would measure those. */

@@ -21,7 +21,7 @@ it('a server that warns in each transaction that it must be vacuumed takes payou
   writeFileSync(file, Buffer.alloc(TRANSACTIONS_PER_FILE / 4));
   const { uid, gid } = statSync(server.data);
   chownSync(file, uid, gid);
-  // So close to the limit, the server vacuums even without autovacuum, and then warns no more. It does not while it is upgraded (-b).
+  // So close to the limit, the server vacuums even without autovacuum, and then warns no more. With -b, the mode of pg_upgrade, it does not.
   await server.start('-b');
 
   const warned: string[] = [];

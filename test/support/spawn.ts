@@ -17,7 +17,7 @@ const endAll = () => {
   children.clear();
 };
 process.once('exit', endAll);
-// vitest ends its processes by SIGTERM, which raises no 'exit' event. After a file that fails while it loads nothing else ends its servers.
+// vitest ends its processes by SIGTERM, which raises no 'exit' event. If a file fails while it loads, nothing else ends its servers.
 process.once('SIGTERM', () => process.exit(143));
 atEndOfFile(endAll);
 

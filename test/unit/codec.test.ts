@@ -166,6 +166,7 @@ describe('the bytes of a record', () => {
     ...{ createdAtMs: 1_764_000_000_000, changedAtMs: 1_764_000_000_500 },
   };
   const response = { status: 201, headers: ['A', 'b'], body: Buffer.from('{}') };
+  const headers = ['A'.repeat(254), 'b'.repeat(255)];
   const hex = (bytes: string) => Buffer.from(bytes, 'latin1').toString('hex');
   const names = `${'11'.repeat(16)}${'22'.repeat(32)}`;
   const times = '00002710' + '05265c00' + '009a7ec800' + '019ab697e800' + '019ab697e9f4';
@@ -188,6 +189,11 @@ describe('the bytes of a record', () => {
       `${closed}00${rest}0000c9000000000400000002${hex('\x01A\x01b{}')}`,
     ],
     [
+      'completed, with headers of 254 and 255 bytes',
+      { ...record, state: 'completed', completion: { kind: 'response', response: { ...response, headers } } },
+      `${closed}00${rest}0000c9000000020300000002${hex(`\xfe${headers[0]}\xff\0\0\0\xff${headers[1]}{}`)}`,
+    ],
+    [
       'encrypted',
       {
         ...{ ...record, state: 'completed', encryptionKeyId: 'a' },
@@ -201,6 +207,14 @@ describe('the bytes of a record', () => {
       `${closed}10${rest}0001f4`,
     ],
   ];
+
+  it('are refused if a short header has the length of a long one', () => {
+    const value = `ff000000fe${hex('b'.repeat(254))}`;
+    const bytes = `${closed}00${rest}0000c9000000010500000000${hex('\x01A')}${value}`;
+    expect(() => decodeRecord(Buffer.from(bytes, 'hex'))).toThrow(
+      'the length of a header has the wrong form',
+    );
+  });
 
   it.each(cases)('are those of version 3 of the format (%s)', (_, each, bytes) => {
     expect(encodeRecord(each).toString('hex')).toBe(bytes);

@@ -576,7 +576,7 @@ describe('the console in Chromium', () => {
 
   it('had no error in the console, no violation of the policy, and no request to another origin', () => {
     expect(admin.troubles.filter((text) => !text.includes('ERR_CONNECTION_REFUSED'))).toEqual([]);
-    const asked = [...admin.refusals].map((refusal) => refusal.replace(/[0-9a-f]{32,64}/, 'RECORD_ID'));
+    const asked = [...admin.refusals].map((refusal) => refusal.replace(/[0-9a-f]{32,48}/, 'RECORD_ID'));
     expect(new Set(asked)).toEqual(
       new Set([
         'GET /console/session 401',
