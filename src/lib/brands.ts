@@ -4,7 +4,10 @@ type Brand<T, Name extends string> = T & { readonly __brand: Name };
 /** The start of a SHA-256 over layer, merchant code and idempotency key, in hexadecimal digits. The store holds one record under it. */
 export type RecordId = Brand<string, 'RecordId'>;
 
-/** 192 bits, because nobody can find two keys with the same id then. Not all 256, because a store holds each id several times. */
+/**
+ * 192 bits are enough that nobody can find two keys with the same id. All 256 would make every name and index of a store longer. Another
+ * number is another format of the store.
+ */
 export const RECORD_ID_DIGITS = 48;
 
 /** SHA-256 (32 bytes) over method, request target and raw body. Tells a retry from another request under the same key. */

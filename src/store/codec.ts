@@ -1,12 +1,12 @@
 import type { Fingerprint, Token } from '../lib/brands.ts';
-import { type KeyRecord, UnreadableRecord } from './types.ts';
+import { type KeyRecord, STORE_FORMAT, UnreadableRecord } from './types.ts';
 
 /**
  * The offsets of a record's fields, as Redis and SQLite keep it. Redis' scripts and SQLite's statements look at the first two only.
  *
  *   0     o open, c completed
  *   1     revision, 16 bytes
- *   17    version of the format
+ *   17    the store's format
  *   18    flags, u8: 1 in doubt, 2 was in doubt, 4 its owner gave up, 8 restarted, 16 a tombstone, 32 there is an extension
  *   19    token, 16 bytes
  *   35    fingerprint, 32 bytes
@@ -25,7 +25,6 @@ export const layout = {
   ...{ retentionMs: 71, inDoubtRetentionMs: 75, createdAtMs: 80, changedAtMs: 86, texts: 92 },
 };
 
-const VERSION = 3;
 const [OPEN, COMPLETED] = [0x6f, 0x63];
 const [IN_DOUBT, WAS_IN_DOUBT, OWNER_GAVE_UP, RESTARTED, TOMBSTONE, EXTENDED] = [1, 2, 4, 8, 16, 32];
 const ALL_FLAGS = 63;
@@ -73,7 +72,7 @@ export function encodeRecord(record: KeyRecord, completion = record.completion):
   const bytes = Buffer.allocUnsafe(layout.texts + rest.length + body.length);
   bytes[layout.open] = completion ? COMPLETED : OPEN;
   record.revision.copy(bytes, layout.revision);
-  bytes[layout.version] = VERSION;
+  bytes[layout.version] = STORE_FORMAT;
   bytes[layout.flags] =
     (record.state === 'in_doubt' ? IN_DOUBT : 0) |
     (record.wasInDoubt ? WAS_IN_DOUBT : 0) |
@@ -161,7 +160,7 @@ interface Parts {
  */
 export function decodeHead(bytes: Buffer): Parts {
   if (bytes.length <= layout.texts) throw endsTooEarly();
-  if (bytes[layout.version] !== VERSION)
+  if (bytes[layout.version] !== STORE_FORMAT)
     throw new UnreadableRecord(`its format version is ${bytes[layout.version]}`);
   const flags = bytes[layout.flags] as number;
   const isOpen = bytes[layout.open] === OPEN;

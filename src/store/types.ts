@@ -248,10 +248,10 @@ export class StoreClosed extends StoreUnavailable {
 export type UnreadableReason = 'damaged' | 'unknown_key' | 'not_authentic';
 
 /**
- * The version of what stores write, in the schemas of SQLite and PostgreSQL and in the names of Redis' keys. It changes with what an
- * older gateway would misread.
+ * The version of what stores write: in the schemas of SQLite and PostgreSQL, and in the names and records of Redis. It changes with what an
+ * older gateway would misread or, like another form of the record id, would not find.
  */
-export const STORE_FORMAT = 3;
+export const STORE_FORMAT = 4;
 
 /**
  * The store has another format than this version reads and writes. It is never opened, because records that this version

@@ -47,14 +47,15 @@ describe('a Redis', () => {
   it('gets a note of the format with its first gateway, which later ones accept', async () => {
     const place = newPlace();
     await storeForTest(place);
-    expect(await server.admin.get(`${place.prefix}:format`)).toBe('3');
+    expect(await server.admin.get(`${place.prefix}:format`)).toBe('4');
     const before = await contentOf(place);
     await storeForTest(place);
     expect(await contentOf(place)).toEqual(before);
   });
 
   it.each([
-    ['4', /records of format 4 .* knows format 3: use a gateway version that knows it/],
+    ['3', /records of format 3 .* knows format 4: use a gateway version that knows it/],
+    ['5', /records of format 5 .* knows format 4: use a gateway version that knows it/],
     ['x', /records of an unknown format/],
   ])('whose note says %s is refused, and not changed', async (note, why) => {
     const place = newPlace();
@@ -71,12 +72,12 @@ describe('a Redis', () => {
       const set = client.set.bind(client);
       // A gateway of another version writes its note after this one has found none.
       client.set = (async (...command: Parameters<typeof set>) => {
-        await server.admin.set(command[0], '4', 'NX');
+        await server.admin.set(command[0], '5', 'NX');
         if (how === 'is lost') throw new Error('Command timed out');
         return await set(...command);
       }) as typeof client.set;
-      await expect(requireFormat(client, place.prefix)).rejects.toThrow('records of format 4');
-      expect(await server.admin.get(`${place.prefix}:format`)).toBe('4');
+      await expect(requireFormat(client, place.prefix)).rejects.toThrow('records of format 5');
+      expect(await server.admin.get(`${place.prefix}:format`)).toBe('5');
     },
   );
 
@@ -90,17 +91,17 @@ describe('a Redis', () => {
       return requireFormat(node.admin, 'oncegate');
     };
     await whileUnanswered(note, systemClock, untilMs);
-    expect(await node.admin.get('oncegate:format')).toBe('3');
+    expect(await node.admin.get('oncegate:format')).toBe('4');
   });
 
   it('that a later version has migrated under a gateway makes it not ready', async () => {
     const place = newPlace();
     const store = await storeForTest(place);
     expect((await store.health()).ok).toBe(true);
-    await server.admin.set(`${place.prefix}:format`, '4');
+    await server.admin.set(`${place.prefix}:format`, '5');
     expect(await store.health()).toMatchObject({
       ...{ ok: false, isClosed: true },
-      detail: expect.stringContaining('records of format 4'),
+      detail: expect.stringContaining('records of format 5'),
     });
   });
 
@@ -128,7 +129,7 @@ describe('a Redis', () => {
     const place = newPlace();
     const store = await storeForTest(place);
     await store.visit('protect');
-    const [name = ''] = (await server.admin.keys(`*${place.prefix}:3:0}:mark`)) as string[];
+    const [name = ''] = (await server.admin.keys(`*${place.prefix}:4:0}:mark`)) as string[];
     await server.admin.set(name, 'an identity of another version');
     const before = await contentOf(place);
     await expect(store.visit('protect')).rejects.toThrow(UnreadableIdentity);
@@ -138,7 +139,7 @@ describe('a Redis', () => {
 });
 
 describe('a SQLite database', () => {
-  it.each([2, 4])('of schema version %i is refused, and not changed', async (version) => {
+  it.each([2, 3, 5])('of schema version %i is refused, and not changed', async (version) => {
     const place = newFolder();
     const store = await openStore(place);
     await bring(store, 'completed');
@@ -147,7 +148,7 @@ describe('a SQLite database', () => {
     for (const open of [() => openStore(place), () => openCopyRegister(place)]) {
       const error = (await open().catch((reason: unknown) => reason)) as Error;
       expect(error.message).toMatch(
-        new RegExp(`${place.path}.* has schema version ${version}, and this gateway knows version 3: use a`),
+        new RegExp(`${place.path}.* has schema version ${version}, and this gateway knows version 4: use a`),
       );
       expect(error.cause).toMatchObject({ name: 'StoreUnavailable', maybeWritten: false });
     }
@@ -159,7 +160,7 @@ describe('a SQLite database', () => {
     const place = newFolder();
     const store = await storeForTest(place);
     const owner = await bring(store, 'executing');
-    query(place.path, 'PRAGMA user_version = 4');
+    query(place.path, 'PRAGMA user_version = 5');
     const refused = { name: 'StoreUnavailable', maybeWritten: false };
     for (let round = 0; round < 2; round++) {
       await expect(store.start(newRequest())).rejects.toMatchObject(refused);
@@ -167,11 +168,11 @@ describe('a SQLite database', () => {
     }
     expect(await store.health()).toMatchObject({
       ...{ ok: false, isClosed: true },
-      detail: expect.stringContaining('schema version 4'),
+      detail: expect.stringContaining('schema version 5'),
     });
     expect(query(place.path, 'SELECT state FROM records')).toEqual([{ state: 'executing' }]);
     // The migration was undone.
-    query(place.path, 'PRAGMA user_version = 3');
+    query(place.path, 'PRAGMA user_version = 4');
     expect(await store.complete(owner, paid())).toBe('ok');
   });
 
@@ -207,7 +208,7 @@ describe('a PostgreSQL schema', () => {
   const statesIn = async (schema: string) =>
     (await postgres.admin.query(`SELECT state FROM ${schema}.records`)).rows;
 
-  it.each([2, 4])('of format %i is refused, and not changed', async (format) => {
+  it.each([2, 3, 5])('of format %i is refused, and not changed', async (format) => {
     const place = await newSchema(postgres);
     await setFormat(place.schema, format);
     for (const open of [() => openStore(place), () => openCopyRegister(place)]) {
@@ -216,7 +217,7 @@ describe('a PostgreSQL schema', () => {
       expect(error).toMatchObject({ maybeWritten: false });
       expect((error as Error).message).toMatch(
         new RegExp(
-          `schema ${place.schema} has records of format ${format}, .* knows format 3: use a gateway`,
+          `schema ${place.schema} has records of format ${format}, .* knows format 4: use a gateway`,
         ),
       );
     }
@@ -230,17 +231,17 @@ describe('a PostgreSQL schema', () => {
     const place = await newSchema(postgres);
     const store = await storeForTest(place);
     const owner = await bring(store, 'executing');
-    await setFormat(place.schema, 4);
+    await setFormat(place.schema, 5);
     const refused = { name: 'StoreUnavailable', maybeWritten: false };
     await expect(store.start(newRequest())).rejects.toMatchObject(refused);
     await expect(store.complete(owner, paid())).rejects.toMatchObject(refused);
     expect(await store.health()).toMatchObject({
       ...{ ok: false, isClosed: true },
-      detail: expect.stringContaining('records of format 4'),
+      detail: expect.stringContaining('records of format 5'),
     });
     expect(await statesIn(place.schema)).toEqual([{ state: 'executing' }]);
     // The migration was undone.
-    await setFormat(place.schema, 3);
+    await setFormat(place.schema, 4);
     expect(await store.complete(owner, paid())).toBe('ok');
   });
 

@@ -16,7 +16,13 @@ import { RedisCopyRegister } from '../../src/store/redis/copy-register.ts';
 import { RedisRegister } from '../../src/store/redis/register.ts';
 import type { CopyRegister } from '../../src/store/register.ts';
 import { storeOptions } from '../../src/store/store-options.ts';
-import { type Execution, type StartAnswer, StoreUnavailable, type Written } from '../../src/store/types.ts';
+import {
+  type Execution,
+  STORE_FORMAT,
+  type StartAnswer,
+  StoreUnavailable,
+  type Written,
+} from '../../src/store/types.ts';
 import { startTopology } from '../faults/chaos/start-topology.ts';
 import type { Topology } from '../faults/chaos/topology.ts';
 import { completed as completedFrom, newId, newRecord, replacement } from '../registers/records.ts';
@@ -325,7 +331,8 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
       expect(await store.idsOf(recordId.slice(0, 16))).toEqual([recordId]);
     expect(await store.health()).toMatchObject({ ok: true });
     const masters = clusterNodes(topology);
-    for (const master of masters) expect(await master.keys(`{${prefix}:3:*}:probe:*`)).not.toEqual([]);
+    for (const master of masters)
+      expect(await master.keys(`{${prefix}:${STORE_FORMAT}:*}:probe:*`)).not.toEqual([]);
     await masters[1]?.config('SET', 'maxmemory', '1');
     expect(await store.health()).toMatchObject({ ok: false, detail: expect.stringContaining('OOM') });
     await masters[1]?.config('SET', 'maxmemory', '0');
@@ -361,7 +368,7 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     const inDoubt = async () => (await store.countDoubts()).operations.get('withdraw')?.inDoubt;
     expect(await inDoubt()).toBe(10);
     for (const master of masters)
-      for (const key of await master.keys(`{${prefix}:3:*}:open`)) await master.del(key);
+      for (const key of await master.keys(`{${prefix}:${STORE_FORMAT}:*}:open`)) await master.del(key);
     expect(await inDoubt()).toBeUndefined();
     const register = await RedisRegister.open(optionsOf(topology));
     onTestFinished(() => register.close());
@@ -377,8 +384,9 @@ describe('a store on sentinels or a cluster', { timeout: 120_000 }, () => {
     const { id } = await store.visit('protect');
     for (const [n, master] of clusterNodes(topology).entries()) {
       expect(await store.readIdentity('protect')).toMatchObject({ id, count: n + 1 });
-      const copies = await master.keys(`{${prefix}:3:*}:mark`);
-      for (const key of copies.filter((one) => !one.startsWith(`{${prefix}:3:0}`))) await master.del(key);
+      const copies = await master.keys(`{${prefix}:${STORE_FORMAT}:*}:mark`);
+      for (const key of copies.filter((one) => !one.startsWith(`{${prefix}:${STORE_FORMAT}:0}`)))
+        await master.del(key);
       expect(await store.readIdentity('protect')).toBeUndefined();
       expect(await store.visit('protect')).toMatchObject({ id });
     }

@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
-import { UnreadableRecord } from '../../src/store/types.ts';
+import { STORE_FORMAT, UnreadableRecord } from '../../src/store/types.ts';
 import { startRedis } from '../support/redis-server.ts';
 import { duplicateOf, newRequest, paid } from '../support/requests.ts';
 import { storeForTest } from '../support/stores.ts';
@@ -31,7 +31,7 @@ describe('in redis', () => {
     const record = recordKeyOf(place, owner.recordId);
     const { prefix } = place;
     const short = Buffer.from(owner.recordId, 'hex').toString('base64url');
-    const partition = `{${prefix}:3:${Number.parseInt(owner.recordId.slice(0, 3), 16) >> 2}}:`;
+    const partition = `{${prefix}:${STORE_FORMAT}:${Number.parseInt(owner.recordId.slice(0, 3), 16) >> 2}}:`;
     expect(record).toBe(`${partition}${short}`);
     const keys = async () =>
       (await server.admin.keysBuffer(`*${prefix}:*`)).map((key) => key.toString('latin1'));

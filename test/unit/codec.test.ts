@@ -1,8 +1,14 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { recordIdOf } from '../../src/ledger/record-id.ts';
 import type { Fingerprint, Token } from '../../src/lib/brands.ts';
 import { decodeHead, decodeRecord, encodeRecord, HEAD_BYTES, layout } from '../../src/store/codec.ts';
-import { type KeyRecord, type StoredCompletion, UnreadableRecord } from '../../src/store/types.ts';
+import {
+  type KeyRecord,
+  STORE_FORMAT,
+  type StoredCompletion,
+  UnreadableRecord,
+} from '../../src/store/types.ts';
 
 const bytes = (length: { minLength?: number; maxLength: number }) =>
   fc.uint8Array(length).map((array) => Buffer.from(array));
@@ -117,7 +123,7 @@ describe('a record', () => {
   it('of another format version is refused', () => {
     fc.assert(
       fc.property(record, fc.integer({ min: 0, max: 255 }), (written, version) => {
-        fc.pre(version !== 3);
+        fc.pre(version !== STORE_FORMAT);
         expect(decoded(withByte(encodeRecord(written), layout.version, version))).toBeUndefined();
       }),
     );
@@ -172,8 +178,8 @@ describe('the bytes of a record', () => {
   const times = '00002710' + '05265c00' + '009a7ec800' + '019ab697e800' + '019ab697e9f4';
   const texts = hex('\x03M-1\x08withdraw\x03k-1\x03r-1\x03g-1');
   const rest = `${names}${times}${texts}`;
-  const open = `6f${'33'.repeat(16)}03`;
-  const closed = `63${'33'.repeat(16)}03`;
+  const open = `6f${'33'.repeat(16)}04`;
+  const closed = `63${'33'.repeat(16)}04`;
   // A minor version must read and write exactly these: other gateways of its major version use the same Redis.
   const cases: [what: string, record: KeyRecord, hex: string][] = [
     ['executing', record, `${open}00${rest}00`],
@@ -216,8 +222,14 @@ describe('the bytes of a record', () => {
     );
   });
 
-  it.each(cases)('are those of version 3 of the format (%s)', (_, each, bytes) => {
+  it.each(cases)('are those of format 4 (%s)', (_, each, bytes) => {
     expect(encodeRecord(each).toString('hex')).toBe(bytes);
     expect(decodeRecord(Buffer.from(bytes, 'hex'))).toEqual(each);
   });
+});
+
+it('the id of a record is that of format 4', () => {
+  // A gateway that finds no record under another id pays again: another id needs another format.
+  expect(recordIdOf('gateway', 'M-1', 'k-1')).toBe('51ebf7f85cd8d3d1f941c9409a9321ed9d0edd376d3616b7');
+  expect(STORE_FORMAT).toBe(4);
 });

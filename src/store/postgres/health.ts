@@ -123,7 +123,8 @@ const PROBE_BYTES = 1024;
 
 /**
  * Two commands of one transaction: a record that is written and removed. So a check finds what a start finds: tables that cannot grow, a
- * table that somebody has locked, a function that fails. Nobody sees the record, and no other has an id as long as its.
+ * table that somebody has locked, a function that fails. Nobody sees the record, and its id is
+ * longer than any other, so it cannot be another record's.
  */
 function probe(): string {
   const id = bytesOf(Buffer.concat([systemRandom.token(), systemRandom.token()]));
