@@ -53,7 +53,7 @@ export const redisGuards: readonly Guard[] = [
   ],
   [
     'a record of another format is read as one of this format (Redis)',
-    ['src/store/codec.ts', 'decodeHead', 'bytes[layout.version] !== VERSION', 'false'],
+    ['src/store/codec.ts', 'decodeHead', 'bytes[layout.version] !== STORE_FORMAT', 'false'],
     ['contract/redis', 'that cannot be read > is never treated as absent'],
   ],
   [
