@@ -169,6 +169,10 @@ export const linesOf = (found: Warnings): string[] =>
 /** With these a proxy says that it got no answer. */
 const NO_ANSWER = [502, 503, 504];
 
+/** Whether a lookup with this answer has failed: its credential was refused, there were too many of them, or the backend does not work. */
+const isFailedLookup = (status: number): boolean =>
+  [401, 403, 407, 408, 429].includes(status) || status >= 500;
+
 type Policies = Pick<Config, 'operations' | 'idempotency' | 'upstream'>;
 
 /** Warnings about dangerous policies, one line each. */
@@ -197,6 +201,11 @@ export function policyWarnings({ operations, idempotency, upstream }: Policies):
     if (idempotency.key !== 'none' && final.length > 0)
       warnings.push(
         `${name} has an unknown without ${final.join(', ')}: a proxy answers so when it does not know whether the backend paid, and that becomes the result`,
+      );
+    const failed = idempotency.lookup?.released.filter(isFailedLookup) ?? [];
+    if (failed.length > 0)
+      warnings.push(
+        `${name} has ${failed.join(', ')} in lookup.released: a lookup that fails so says nothing about the transaction, and its key is released and can be paid again`,
       );
   }
   if (undeclared === 'pass')

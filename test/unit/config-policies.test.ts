@@ -107,6 +107,14 @@ describe('an in-doubt policy', () => {
     expect(warningsOf(withPolicy('unknown: [], key: none'))).toHaveLength(1);
   });
 
+  it('causes a warning if a lookup that fails releases the key', () => {
+    const lookups = (list: string) => warningsOf(withLookup(`${GOOD}, ${list}`));
+    expect(lookups('released: [400, 404, 410, 422, 499]')).toEqual([]);
+    expect(lookups('released: [401, 403, 404, 407, 408, 429, 500, 599]')).toEqual([
+      expect.stringMatching(/^pay has 401, 403, 407, 408, 429, 500, 599 in lookup\.released: .*paid again/),
+    ]);
+  });
+
   it('causes a warning if a cut response can become a result', () => {
     expect(warningsOf(UPSTREAM.replace('}', ', endOfConnection: trusted }'))).toEqual([
       expect.stringMatching(/^upstream\.endOfConnection is trusted: .*cut/),
