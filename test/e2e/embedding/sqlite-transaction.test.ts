@@ -6,6 +6,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { idempotency, type SqliteStoreOptions, sqliteStore } from '../../../src/index.ts';
 import type { Idempotency } from '../../../src/middleware/handler-request.ts';
 import type { TransactionAnswer } from '../../../src/middleware/respond.ts';
+import { STORE_FORMAT } from '../../../src/store/types.ts';
 import { temporaryFolder } from '../../support/config.ts';
 import { until } from '../../support/until.ts';
 import { codeOf } from '../../support/wire.ts';
@@ -410,11 +411,13 @@ it('sqliteStore refuses a database that it cannot protect', async () => {
   onTestFinished(() => wide.close());
   wide.exec("PRAGMA encoding = 'UTF-16'; CREATE TABLE payouts (key TEXT)");
   await expect(sqliteStore({ database: wide })).rejects.toThrow(/its texts are UTF-16/);
-  const later = openDatabase();
-  await (await sqliteStore({ database: later })).close();
-  later.exec('UPDATE oncegate_store SET format = 4');
-  await expect(sqliteStore({ database: later })).rejects.toThrow(/version 4/);
-  const both: SqliteStoreOptions = { path: temporaryFolder(), database: later };
+  const other = openDatabase();
+  await (await sqliteStore({ database: other })).close();
+  for (const format of [STORE_FORMAT - 1, STORE_FORMAT + 1]) {
+    other.exec(`UPDATE oncegate_store SET format = ${format}`);
+    await expect(sqliteStore({ database: other })).rejects.toThrow(`has schema version ${format}`);
+  }
+  const both: SqliteStoreOptions = { path: temporaryFolder(), database: other };
   await expect(sqliteStore(both)).rejects.toThrow(/path: does not go with database/);
   const options = { store: await sqliteStore({ path: temporaryFolder() }), transactional: true };
   onTestFinished(() => options.store.close());
