@@ -145,7 +145,7 @@ describe.each(['read committed', 'repeatable read', 'serializable'])(
         message: /lock timeout/,
         maybeWritten: false,
       });
-      // A start that nobody saw waiting ends with its lock timeout. Then the next one begins.
+      // A start gives up after its lock timeout. If no look has seen it waiting by then, another one begins.
       const starts: Promise<void>[] = [];
       let ended = 0;
       const start = () => expect(store.start(newRequest())).rejects.toMatchObject({ maybeWritten: false });
