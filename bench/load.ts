@@ -19,7 +19,7 @@ export interface Run {
   cpuUs: number;
   /** Share of its core that the system used. Below about 0.9 the core of the load generator was the limit. */
   busy: number;
-  /** Answers other than 2xx and 3xx, and broken connections. */
+  /** Answers other than 2xx and 3xx, and broken connections; the benchmark adds wrong executions. */
   wrong: number;
   rssBytes: number;
 }

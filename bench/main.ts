@@ -9,7 +9,7 @@ import { launchRedis } from '../test/support/redis-process.ts';
 import { calibrate } from './calibration.ts';
 import { ALL_CELLS, type Cell, nameOf, QUICK_CELLS } from './cells.ts';
 import { growth } from './growth.ts';
-import { load, WARM_UP_S, warmUp } from './load.ts';
+import { load, WARM_UP_S, type Work, warmUp } from './load.ts';
 import { machine, versions } from './machine.ts';
 import { memory } from './memory.ts';
 import { type Backend, startBackend } from './nginx.ts';
@@ -64,6 +64,10 @@ class Systems {
       redisUrl: this.#servers[appendfsync].url,
       postgresUrl: this.#servers.postgres.url,
     };
+  }
+
+  backendRequests(): Promise<number> {
+    return this.#backend.requests();
   }
 
   /** The process of the server that has the records of a system. */
@@ -190,11 +194,11 @@ async function runCells(
   results: Results,
 ): Promise<void> {
   for (const cell of cells) {
-    const { work, size } = cell;
+    const { work } = cell;
     const system = await systems.get(cell);
-    // Replayed keys are the same in each run, new keys are different.
-    const keys =
-      work === 'replay' ? `${results.seed}-replay-${size}` : `${results.seed}-${work}-${size}-${round}`;
+    // Replayed keys are the same in each round, new keys are different. No two cells share keys: some peers share records, too.
+    const cellKeys = `${results.seed}-${work}-${100 + ALL_CELLS.indexOf(cell)}`;
+    const keys = work === 'replay' ? cellKeys : `${cellKeys}-${round}`;
     const warmKeys = work === 'replay' ? keys : `${keys}-warm`;
     // V8 drops compiled code of a process that rests, and it has rested while the others worked.
     if (system.warmFor.has(work)) await load(system, work, WARM_UP_S, warmKeys);
@@ -202,7 +206,10 @@ async function runCells(
     system.warmFor.add(work);
     const server = systems.serverOf(cell.system);
     const beforeUs = server === undefined ? 0 : cpuUs(server);
+    const sentBefore = await systems.backendRequests();
     const run = await load(system, work, RUN_S, keys);
+    const sent = (await systems.backendRequests()) - sentBefore;
+    run.wrong += wrongExecutions(work, run.requests, sent);
     const storeCpuUs = server === undefined ? undefined : (cpuUs(server) - beforeUs) / run.requests;
     results.cells.push({ round, ...cell, ...run, ...(storeCpuUs !== undefined && { storeCpuUs }) });
     const wrong = run.wrong > 0 ? `, ${run.wrong} WRONG` : '';
@@ -211,6 +218,12 @@ async function runCells(
       `${round}: ${nameOf(cell)}: ${run.perSecond}/s, ${run.cpuUs} µs${ofStore}, busy ${run.busy}${wrong}`,
     );
   }
+}
+
+/** New keys that the backend did not execute, and replays that it executed. */
+function wrongExecutions(work: Work, answered: number, sent: number): number {
+  if (work === 'replay') return sent;
+  return work === 'mixed' ? 0 : Math.max(0, answered - sent);
 }
 
 async function runPaced({ quick }: BenchOptions, systems: Systems, results: Results): Promise<void> {
@@ -222,7 +235,8 @@ async function runPaced({ quick }: BenchOptions, systems: Systems, results: Resu
         name === 'backend'
           ? Number(new URL(backendUrl).port)
           : (await systems.get({ system: name, size: 300 })).port;
-      const run = await paced(name, port, { round, seconds, keys: `${results.seed}-paced-${round}` });
+      const keys = `${results.seed}-paced-${PACED_SYSTEMS.indexOf(name)}-${round}`;
+      const run = await paced(name, port, { round, seconds, keys });
       results.paced.push(run);
       report(
         `${round}: 500 a second: ${name}: p50 ${run.p50Ms} ms, p99 ${run.p99Ms} ms, ${run.late} late, ${run.refused} refused, ${run.wrong} wrong`,

@@ -12,6 +12,8 @@ export type Size = (typeof SIZES)[number];
 export interface Backend {
   urls: Record<Size, string>;
   process: ChildProcess;
+  /** How many requests it has had from systems under test. */
+  requests(): Promise<number>;
 }
 
 const COMMON = (folder: string) => `
@@ -42,6 +44,7 @@ export async function startBackend(root: string): Promise<Backend> {
     writeFileSync(join(folder, `${size}`, 'answer.json'), answerOf(size));
     ports.set(size, await freePort());
   }
+  const countPort = await freePort();
   const servers = [...ports].map(
     ([size, port]) => `
   server {
@@ -55,14 +58,23 @@ export async function startBackend(root: string): Promise<Backend> {
   );
   writeFileSync(
     join(folder, 'nginx.conf'),
-    `${COMMON(folder)}http {${HTTP(folder)}${servers.join('\n')}\n}\n`,
+    `${COMMON(folder)}http {${HTTP(folder)}${servers.join('\n')}
+  server { listen 127.0.0.1:${countPort}; location / { stub_status; } }
+}
+`,
   );
   const child = startPinned(CORES.rest, 'nginx', ['-c', join(folder, 'nginx.conf'), '-p', folder], {
     logFile: join(folder, 'log'),
   });
-  for (const port of ports.values()) await untilListening(port);
+  for (const port of [...ports.values(), countPort]) await untilListening(port);
   const urls = Object.fromEntries([...ports].map(([size, port]) => [size, `http://127.0.0.1:${port}`]));
-  return { urls: urls as Backend['urls'], process: child };
+  let questions = 0;
+  const requests = async () => {
+    const text = await (await fetch(`http://127.0.0.1:${countPort}`)).text();
+    // nginx counts the questions, too.
+    return Number(/(\d+) \nReading/.exec(text)?.[1]) - ++questions;
+  };
+  return { urls: urls as Backend['urls'], process: child, requests };
 }
 
 /** nginx as a proxy, with connections to the backend kept open, and an access log. */
