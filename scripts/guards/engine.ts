@@ -28,7 +28,7 @@ export const fenceGuards: readonly Guard[] = [
   ],
   [
     'an owner that has asked whose the key is may send for longer than without asking',
-    [EXECUTION, '#askOwner', 'isAlive() && maySend()', 'isAlive()'],
+    [EXECUTION, '#fenceIfOwner', 'isAlive() && maySend()', 'isAlive()'],
     ['engine/owner-question', 'may not send once others may take it for dead'],
   ],
   [
@@ -38,7 +38,7 @@ export const fenceGuards: readonly Guard[] = [
   ],
   [
     'a machine that was frozen with both its clocks sends a request whose key has another owner',
-    [EXECUTION, '#askOwner', 'this.#clock.monotonicMs() - askedMs < aliveForMs', 'aliveForMs >= 0'],
+    [EXECUTION, '#fenceIfOwner', 'this.#clock.monotonicMs() - askedMs < aliveForMs', 'aliveForMs >= 0'],
     ['engine/owner-question', 'sends nothing when the key has another owner'],
   ],
   [

@@ -40,8 +40,8 @@ export type Found = Started | PeekAnswer | NotStarted;
 /**
  * start → run → complete, for one request that leads its key and has a slot.
  *
- * Nothing is sent before the start is durable, unless the application's transaction writes start and result at once (`settle`). After it,
- * the key is released only if the backend surely did not execute. If that is unknown, the key is in doubt.
+ * Nothing is sent before the start is durable. After it, the key is released only if the backend surely did not execute. If that is
+ * unknown, the key is in doubt. A call with `settle` has no start: one transaction of the application executes it and writes the record.
  */
 export class Executions {
   readonly #store: Store;
@@ -83,10 +83,10 @@ export class Executions {
     return this.#pending.count;
   }
 
-  /** Creates the record. The fence counts from before the store's command. Releases the slot unless the call has started. */
+  /** Creates the record, unless the call has `settle`. The fence counts from before that. A call that has not started returns its slot. */
   async start(call: Call, slot: Slot): Promise<Found> {
     const execution = newExecution(call, this.#random.token());
-    if (call.settle) return await this.#readBefore(call, execution, slot);
+    if (call.settle) return await this.#peekBeforeTransaction(call, execution, slot);
     const maySend = fenceFrom(this.#clock, this.#options.leaseMs);
     const step = call.spans?.begin('start');
     try {
@@ -110,8 +110,8 @@ export class Executions {
     }
   }
 
-  /** Counts as started if there is no record: the transaction of the handler will write it. A key with a record needs no transaction. */
-  async #readBefore(call: Call, execution: Execution, slot: Slot): Promise<Found> {
+  /** If there is no record, the call counts as started: the handler's transaction will write it. Otherwise no transaction runs. */
+  async #peekBeforeTransaction(call: Call, execution: Execution, slot: Slot): Promise<Found> {
     this.#breaker.notTried();
     const found = await this.peek(call);
     if (found.kind === 'absent')
@@ -149,7 +149,7 @@ export class Executions {
     const stopRenewing = this.#renewals.keep(call, execution);
     try {
       let exchange: Exchange;
-      const fence = call.inDoubt === 'hold' ? maySend : await this.#askOwner(execution, maySend);
+      const fence = call.inDoubt === 'hold' ? maySend : await this.#fenceIfOwner(execution, maySend);
       try {
         exchange = fence ? await call.run(fence) : NOT_OWNER;
       } catch (error) {
@@ -184,6 +184,7 @@ export class Executions {
     }
   }
 
+  /** The handler runs in its transaction, so there is no fence, lease or write here. */
   async #runTransaction(call: Call, settle: NonNullable<Call['settle']>, slot: Slot): Promise<Result> {
     const exchange = await call.run(() => true).catch(brokenRun);
     releaseAfter(slot, exchange);
@@ -192,13 +193,12 @@ export class Executions {
 
   /**
    * A lookup or a retry may have released or restarted the key while this machine was frozen with both its clocks, which the
-   * fence cannot notice. So the record is read once more. If it is still this owner's, the request may be sent until others could take
-   * the owner for dead, by the record's age on the store's clock and counted from before the read; and never after the fence of its
-   * start.
+   * fence cannot notice. So the record is read once more. If it is still this owner's, the request may be sent for as long as its age on
+   * the store's clock shows that the owner is alive, counted from before the read; and never after the fence of its start.
    *
    * @returns the fence, unless this execution may have lost the key. Then nothing may be sent
    */
-  async #askOwner(execution: Execution, maySend: () => boolean): Promise<(() => boolean) | undefined> {
+  async #fenceIfOwner(execution: Execution, maySend: () => boolean): Promise<(() => boolean) | undefined> {
     const askedMs = this.#clock.monotonicMs();
     const aliveForMs = await this.#store.aliveForMs(execution).catch(() => 0);
     const isAlive = () => this.#clock.monotonicMs() - askedMs < aliveForMs;
@@ -216,8 +216,8 @@ export class Executions {
   }
 
   /**
-   * The write that stores how the exchange ended, which can be repeated, and what to do when the store has answered or the write was
-   * given up. A merchant that was told `outcome_unknown` may retry for `inDoubtRetentionMs`, so the record is then kept for as
+   * `write` stores how the exchange ended, and can be repeated. `ended` gets the store's answer, or undefined if the write was given up.
+   * A merchant that was told `outcome_unknown` may retry for `inDoubtRetentionMs`, so the record is then kept for as
    * long as one that was in doubt.
    */
   #completing(call: Call, execution: Execution, exchange: Exchange, stopRenewing = () => {}): Completing {
@@ -234,8 +234,8 @@ export class Executions {
   }
 
   /**
-   * Stores a response, and repeats that until the store answers. `late`: the store did not answer within `completeRetryMs`; the write is
-   * repeated in the background.
+   * Stores a response, and repeats that until the store answers or the write is given up. `late`: the store did not answer within
+   * `completeRetryMs`; the write is repeated in the background.
    */
   async #repeatComplete(call: Call, { write, ended }: Completing, cause: unknown): Promise<Written | 'late'> {
     const repeated = this.#repeat(write);

@@ -45,10 +45,7 @@ export type KeyAnswer =
 
 /** Where secret keys are looked up. */
 export interface KeySource {
-  /**
-   * Changes whenever the keys change. Results of `find` must not be used under another generation, nor be cached from a source that
-   * has none.
-   */
+  /** Changes whenever the keys change: a result of `find` must not be used after that. Undefined if results must not be cached. */
   readonly generation: number | undefined;
   /** The entry of a secret key, in force or not. Does the same work for known and unknown keys. */
   find(secret: string): KeyEntry | undefined;
@@ -58,7 +55,7 @@ export interface KeySource {
    * @param client the address that the key came from
    */
   ask?(secret: string, client: string): Promise<KeyAnswer>;
-  /** Asks about a secret key that no merchant has. If it is not refused, resolves to warnings for the operator, one line each. */
+  /** Asks about a secret key that no merchant has. If the key is not refused, resolves to warnings for the operator, one line each. */
   askWarnings?(): Promise<string[]>;
   /** The current entry for the secret key of an earlier entry, unless the key was removed. */
   current(earlier: KeyEntry): KeyEntry | undefined;
@@ -76,7 +73,10 @@ export interface KeySource {
 /** `oncegate_merchants_expiring` looks ahead this far. */
 const A_WEEK_MS = 7 * 24 * 3_600_000;
 
-/** How many merchants will have no valid secret key at some time within seven days, for the first time. */
+/**
+ * How many merchants run out of valid secret keys within seven days. A gap between two keys counts, too. A merchant that has run out
+ * already does not count.
+ */
 export function countExpiringMerchants(entries: Iterable<KeyEntry>, nowMs: number): number {
   const isWithinAWeek = (endMs: number) => nowMs < endMs && endMs <= nowMs + A_WEEK_MS;
   return [...coverageEndsOf(entries, nowMs).values()].filter(isWithinAWeek).length;
@@ -95,8 +95,8 @@ export function firstMerchantEndMs(entries: Iterable<KeyEntry>, nowMs: number): 
 }
 
 /**
- * For each merchant, until when it always has a valid key, from now on, or from its first key on if none has begun. A key that begins after
- * a gap does not count.
+ * For each merchant, the end of its valid keys without a gap: from now on, or from its first key if none has begun. A time in the past
+ * means that it has none now. Keys after a gap do not count.
  */
 function coverageEndsOf(entries: Iterable<KeyEntry>, nowMs: number): Map<string, number> {
   const ends = new Map<string, number>();
@@ -132,14 +132,14 @@ export function keyWarnings(
   const unrevoked = all.filter(({ revokedAtMs }) => nowMs < revokedAtMs);
   const isExpired = ({ expiresAtMs }: KeyEntry) => expiresAtMs <= nowMs;
   const expired = unrevoked.filter(isExpired);
-  const current = unrevoked.filter((entry) => !isExpired(entry));
-  const soon = current.filter(({ expiresAtMs }) => expiresAtMs < nowMs + SOON_MS);
+  const unexpired = unrevoked.filter((entry) => !isExpired(entry));
+  const soon = unexpired.filter(({ expiresAtMs }) => expiresAtMs < nowMs + SOON_MS);
   const someInForce = all.some((entry) => isInForce(entry, nowMs));
   return [
     ...(someInForce ? [] : ['no secret key is in force: every request gets 401']),
     ...(expired.length > 0 ? [`expired: ${namesOf(expired)}`] : []),
     ...(soon.length > 0 ? [`expires within 30 days: ${namesOf(soon, dateOf)}`] : []),
-    ...unknownScopes(current, new Set([...operationNames, ...BUILT_IN_SCOPES])),
+    ...unknownScopes(unexpired, new Set([...operationNames, ...BUILT_IN_SCOPES])),
   ];
 }
 

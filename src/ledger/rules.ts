@@ -64,8 +64,8 @@ export function peek(
 }
 
 /**
- * In doubt → executing, for a second execution of the same request as the same operation, whose policy is `retry`. The first owner, if it
- * lives, is `stale` from then on.
+ * In doubt → executing, for a second execution of the same request. The operation must be the same, because the policy `retry` is that
+ * operation's. If the first owner lives, its writes are `stale` from then on.
  */
 export function restart(
   held: Held | undefined,
@@ -78,7 +78,7 @@ export function restart(
   const isSame = held?.record.fingerprint.equals(fingerprint) && held.record.operation === operation;
   if (held?.record.state !== 'in_doubt' || !isSame) return { answer: 'changed' };
   const { gatewayId, lifetimes } = own;
-  // The longer of the two: a merchant whom a gateway with the longer one told `outcome_unknown` must not find this key new.
+  // The longer of the two. A gateway that has it may have answered `outcome_unknown`, and the merchant's retry must not find the key new.
   const inDoubtRetentionMs = Math.max(lifetimes.inDoubtRetentionMs, held.record.lifetimes.inDoubtRetentionMs);
   const record = next(held.record, stamp, {
     ...{ state: 'executing', token, gatewayId, lifetimes: { ...lifetimes, inDoubtRetentionMs } },
@@ -109,7 +109,7 @@ export function complete(
     return { answer: 'ok', write: replace({ operation }, record, inDoubtRetentionMs, { endLeaseOf }) };
   }
   if (!isOf(held, execution.token)) return { answer: 'stale' };
-  // Not compared: the first result stays. Its reply was lost.
+  // A repeat, because the reply to the first write was lost. The results are not compared: the first stays.
   if (held.record.state === 'completed') return { answer: 'ok' };
   const { retentionMs, inDoubtRetentionMs } = held.record.lifetimes;
   const retainedMs = retentionMs - ageMs(held);
@@ -125,8 +125,8 @@ export function complete(
 }
 
 /**
- * Nothing → completed, in one step: the record is part of the transaction of the application's own database that executes the request.
- * Without its commit neither happened, so no doubt is possible. Otherwise: what the record means for this request.
+ * Nothing → completed, in one step: one transaction of the application's own database executes the request and writes the record.
+ * Without a commit neither has happened, so no doubt is possible. Otherwise: what the record means for this request.
  *
  * @param wasTold see {@link complete}
  */
@@ -152,7 +152,7 @@ export function commit(
 
 /**
  * Executing or in doubt → removed, because the backend surely did not execute. The token is voided: if its start was sent
- * twice, one may still arrive. A restarted record is left in doubt instead, because the first request may have executed.
+ * twice, one of the two may still arrive. A restarted record is left in doubt instead, because the first request may have executed.
  */
 export function release(held: Held | undefined, token: Token, stamp: Stamp): RuleResult<Written> {
   if (isOpenOf(held, token) && held.record.restarted)
@@ -160,7 +160,10 @@ export function release(held: Held | undefined, token: Token, stamp: Stamp): Rul
   return takeBackStart(held, token);
 }
 
-/** The owner does not know whether the backend executed. Executing, or found in doubt by a request → in doubt and given up. */
+/**
+ * The owner does not know whether the backend executed. Executing → in doubt; a record that a request has found in doubt stays so. Either
+ * is marked as given up by its owner.
+ */
 export function leaveInDoubt(
   held: Held | undefined,
   token: Token,
@@ -176,7 +179,10 @@ export function leaveInDoubt(
   };
 }
 
-/** Undoes a start whose reply was lost, and under which nothing was sent. It may still arrive, so its token is voided: by the ledger if nothing is held. */
+/**
+ * Undoes a start whose reply was lost, and under which nothing was sent. The start may still arrive, so its token is voided. If nothing is
+ * held, the answer is `stale`, and the ledger voids the token.
+ */
 export function takeBackStart(held: Held | undefined, token: Token): RuleResult<Written> {
   if (!isOpenOf(held, token) || held.record.restarted) return { answer: 'stale' };
   return { answer: 'ok', write: replace(held.record, undefined, 0, { endLeaseOf: token, voidToken: token }) };
@@ -184,7 +190,7 @@ export function takeBackStart(held: Held | undefined, token: Token): RuleResult<
 
 /**
  * Undoes a restart whose reply was lost: the record is what it was `before`. If the restart has not arrived, the record still gets a new
- * revision, which refuses the restart when it does.
+ * revision, so that the restart is refused when it does.
  */
 export function takeBackRestart(
   held: Held | undefined,
@@ -199,10 +205,10 @@ export function takeBackRestart(
 }
 
 /**
- * In doubt or executing → completed under a token that no execution has, or removed. `alive`: the owner shows that it is alive and has not
- * given up, so nothing is written.
+ * In doubt or executing → completed under a token that no execution has, or removed. Two answers write nothing: `changed`, if the record
+ * is not open under `seen`, and `alive`, if its owner shows that it is alive and has not given up.
  *
- * @param seen the token of the execution that was looked at. `changed`: the record is not open under it
+ * @param seen the token of the execution that was looked at
  */
 export function resolve(
   held: Held | undefined,
@@ -246,7 +252,7 @@ export function needsLease(held: Omit<Held, 'isLeased'>): boolean {
   return state === 'in_doubt' ? !ownerGaveUp : state === 'executing' && youngForMs(held) <= 0;
 }
 
-/** What a record means for a request with this fingerprint. The first request that finds the owner dead writes that down. */
+/** What a record means for a request with this fingerprint. The first request that finds the owner dead puts it in doubt. */
 function meaning(held: Held, fingerprint: Fingerprint, stamp: Stamp): RuleResult<Meaning> {
   const { record } = held;
   const { requestId, operation, completion } = record;
@@ -296,7 +302,7 @@ function executing(execution: Execution, own: RecordDefaults, { revision, wallMs
   };
 }
 
-/** The first parameter is the record that is held. If nothing is held, it has no revision. */
+/** The first parameter is the record that is held, or only the operation if nothing is held. */
 const replace = (
   { revision, operation }: { revision?: KeyRecord['revision']; operation: string },
   record: KeyRecord | undefined,
@@ -311,7 +317,7 @@ const next = (record: KeyRecord, { revision, wallMs }: Stamp, change: Partial<Ke
   changedAtMs: wallMs,
 });
 
-/** A record that is in doubt already keeps its cause, and the time since when it is. */
+/** A record that is in doubt already keeps its cause, and the time when its doubt began. */
 const inDoubt = (record: KeyRecord, cause: string, stamp: Stamp): KeyRecord =>
   record.state === 'in_doubt'
     ? { ...record, revision: stamp.revision }

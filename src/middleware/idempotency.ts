@@ -283,7 +283,7 @@ class Handlers {
     const recording = this.#recordings.get(res);
     if (recording?.redirected.isAnswered) {
       if ('stream' in answer) answer.stream.body.destroy();
-      recording.leave();
+      recording.discard();
       return;
     }
     context.outcome = answer.outcome;

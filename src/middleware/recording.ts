@@ -39,11 +39,11 @@ export class Recording {
   #bytes = 0;
   /** Made when the head was written: the header fields cannot change any more. */
   #fields: string[] | undefined;
-  /** That of the head. As in Node, the handler cannot change it any more, for example to one that frees the key. */
+  /** The status when the head was written. As in Node, a later change has no effect: it could be to one that frees the key. */
   #status = 0;
   #isDone = false;
   #isHandlerDone = false;
-  #isLeft = false;
+  #isDiscarded = false;
   /** Tells how the handler ends after the execution was abandoned. */
   #late: ((exchange: Exchange) => void) | undefined;
   /** Stands for an oversize response, until it has been sent. */
@@ -65,10 +65,10 @@ export class Recording {
   }
 
   /** Ends the recording of a response that the merchant does not get. Drops what the handler still writes of an oversize one. */
-  leave(): void {
+  discard(): void {
     if (this.#isHandlerDone) this.restore();
     else if (this.#oversize) {
-      this.#isLeft = true;
+      this.#isDiscarded = true;
       this.#oversize.destroy();
       for (const { written } of this.#body.splice(0)) if (written) process.nextTick(written);
       this.#res.emit('drain');
@@ -76,16 +76,21 @@ export class Recording {
   }
 
   /** Ends the recording with a result that the handler has not written. What it still writes is dropped. */
-  settle(exchange: Exchange): void {
+  endWith(exchange: Exchange): void {
     this.#end(exchange);
   }
 
-  /** A response of the handler with these header fields, names and values in turn, and with others that are set on its response. */
+  /**
+   * A response with this status, these header fields and this body. Adds the fields that are set on the handler's response, unless
+   * `fields` has their names. Leaves out the fields that {@link endToEndHeaders} leaves out, and those of another body.
+   *
+   * @param fields names and values in turn
+   */
   responseOf(status: number, fields: readonly string[], body: Buffer): BackendResponse {
     const set = this.#setFields();
-    const others = set.filter((_, i) => !hasField(fields, (set[i - (i % 2)] as string).toLowerCase()));
+    const others = set.filter((_, i) => !hasField(fields, nameAt(set, i).toLowerCase()));
     const all = endToEndHeaders([...others, ...fields]);
-    const headers = all.filter((_, i) => !isOneOf(all[i - (i % 2)] as string, OF_ANOTHER_BODY));
+    const headers = all.filter((_, i) => !isOneOf(nameAt(all, i), OF_ANOTHER_BODY));
     return { status, headers, body };
   }
 
@@ -97,7 +102,7 @@ export class Recording {
     this.#isSending = true;
   }
 
-  /** Ends the recording with the result of a handler that writes no response. A middleware before it may have said `unknown`. */
+  /** Ends the recording with the result of a handler that writes no response. If a middleware before it has said `unknown`, that counts. */
   conclude(exchange: Exchange): void {
     if (this.#isDone && exchange.kind === 'oversize') exchange.body.destroy();
     this.#isHandlerDone = true;
@@ -117,7 +122,8 @@ export class Recording {
     if (this.#said !== 'unknown') this.#said = said;
   }
 
-  get #answerSays(): Said {
+  /** What a response says of the execution: `unknown` once the handler sends to a backend. */
+  get #saidByResponse(): Said {
     return this.#isSending ? 'unknown' : this.#said;
   }
 
@@ -139,7 +145,7 @@ export class Recording {
   /** Sends what the handler has written of its oversize response. From here the handler writes to the real response. */
   stream(writeHead: () => void): void {
     if (this.redirected.isGone) {
-      this.leave();
+      this.discard();
       return;
     }
     const res = this.#res;
@@ -225,16 +231,16 @@ export class Recording {
     this.#isHandlerDone = true;
     this.#held.finished = true;
     if (this.#isDone && !this.#late) {
-      if (this.#isLeft) this.restore();
+      if (this.#isDiscarded) this.restore();
       return this.#res;
     }
     const status = this.#status;
     const isBodiless = this.#res.req.method === 'HEAD' || status === 204 || status === 304;
     const body = isBodiless ? Buffer.alloc(0) : Buffer.concat(this.#body.map(({ chunk }) => chunk));
     const response = { status, headers: this.#headers(), body };
-    // Of an answer that it passes on, the handler may have got only a part. A client could read no such response.
+    // A handler that passes on an answer may have got only a part of it. No client could read a body that has not its Content-Length.
     const [length = body.length] = isBodiless ? [] : valuesOf(response.headers, 'content-length');
-    if (Number(length) === body.length) this.#end({ kind: 'complete', response, said: this.#answerSays });
+    if (Number(length) === body.length) this.#end({ kind: 'complete', response, said: this.#saidByResponse });
     else {
       const reason = `the handler wrote ${body.length} bytes, and its Content-Length is ${length}`;
       this.#end({ kind: 'unknown', reason, timedOut: false });
@@ -257,11 +263,11 @@ export class Recording {
     if (this.#bytes + sizeOf(headers) <= this.#options.maxBytes) return true;
     this.#oversize = new Readable({ read() {} });
     const status = this.#status;
-    this.#end({ kind: 'oversize', status, headers, body: this.#oversize, said: this.#answerSays });
+    this.#end({ kind: 'oversize', status, headers, body: this.#oversize, said: this.#saidByResponse });
     return false;
   }
 
-  /** A late end is still told. */
+  /** Ends the recording as `unknown`. `late` resolves if the handler ends afterwards. */
   #abandon(): void {
     const { promise: late, resolve } = Promise.withResolvers<Exchange>();
     const reason = `the handler did not end its response within ${this.#options.abandonAfterMs} ms`;
@@ -269,7 +275,7 @@ export class Recording {
     this.#late = (exchange) => {
       this.#late = undefined;
       resolve(exchange);
-      this.leave();
+      this.discard();
     };
   }
 
@@ -301,8 +307,11 @@ export class Recording {
   }
 }
 
-/** Fields of another body, which the handler also wrote or got from another server. With them no client could read this body. */
+/** They describe another body, which the handler also wrote or got from another server. With them no client could read this one. */
 const OF_ANOTHER_BODY = ['content-length', 'content-encoding'];
+
+/** Of names and values in turn: the name at this index, or of the value at this index. */
+const nameAt = (fields: readonly string[], i: number): string => fields[i - (i % 2)] as string;
 
 /** The names of the header fields as they were written. Node's types lack this method. */
 const rawNames = (res: ServerResponse): string[] =>
@@ -327,7 +336,7 @@ function bytesOf(chunk: unknown, encoding: unknown): Buffer | undefined {
     return Buffer.from(chunk, (encoding as BufferEncoding | undefined) ?? 'utf8');
   // A copy: the handler may use its buffer again.
   if (isUint8Array(chunk)) return Buffer.from(chunk);
-  // As Node does. An empty result would be stored otherwise.
+  // As Node does. Without this, an empty body would be stored.
   if (chunk) throw new TypeError(NO_BYTES);
   return undefined;
 }

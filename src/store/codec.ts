@@ -16,7 +16,8 @@ import { type KeyRecord, STORE_FORMAT, UnreadableRecord } from './types.ts';
  *   then  in a completed record: status u16
  *   then  unless it is a tombstone: encryption key id, as the texts above, empty if the response is not encrypted; u32 length of
  *         the headers, u32 length of the body, the headers, the body. A header is u8 length and latin1 bytes,
- *         or 255, u32 length and latin1 bytes. If the response is encrypted, the headers are empty, and the body is the encrypted response
+ *         or, from 255 bytes on, 255, u32 length and latin1 bytes. If the response is encrypted, the headers are empty, and the body is
+ *         the encrypted response
  *
  * Numbers are big-endian. The fields are so narrow that most records take no more of Redis' memory than those of version 2.
  */
@@ -29,7 +30,7 @@ const [OPEN, COMPLETED] = [0x6f, 0x63];
 const [IN_DOUBT, WAS_IN_DOUBT, OWNER_GAVE_UP, RESTARTED, TOMBSTONE, EXTENDED] = [1, 2, 4, 8, 16, 32];
 const ALL_FLAGS = 63;
 const NONE: Buffer = Buffer.alloc(0);
-/** The first byte of a header that is so long, or longer: its length follows in four bytes. */
+/** The first byte of a header of 255 bytes or more: its length follows in four bytes. */
 const LONG = 255;
 const TEXTS = 6;
 const LONGEST_TEXT = 255;
@@ -42,32 +43,32 @@ export const HEAD_BYTES = layout.texts + (TEXTS + 1) * (1 + LONGEST_TEXT) + 10;
 
 /**
  * @param completion takes the place of the record's own, for example a tombstone if the response is stored elsewhere
- * @throws {RangeError} if a text is longer than 255 bytes, or the extension than 65,535
+ * @throws {RangeError} if a text is longer than 255 bytes, the extension than 65,535, or a number too large for its field
  */
 export function encodeRecord(record: KeyRecord, completion = record.completion): Buffer {
   const { lifetimes, extension } = record;
   let body = NONE;
   // Writing one long string is faster than writing many short ones.
   let rest =
-    textOf(record.merchant) +
-    textOf(record.operation) +
-    textOf(record.key) +
-    textOf(record.requestId) +
-    textOf(record.gatewayId) +
-    textOf(record.cause);
-  if (extension) rest += numberOf(extension.length, 2) + extension.toString('latin1');
-  if (completion?.kind === 'tombstone') rest += numberOf(completion.status, 2);
+    encodedText(record.merchant) +
+    encodedText(record.operation) +
+    encodedText(record.key) +
+    encodedText(record.requestId) +
+    encodedText(record.gatewayId) +
+    encodedText(record.cause);
+  if (extension) rest += encodedNumber(extension.length, 2) + extension.toString('latin1');
+  if (completion?.kind === 'tombstone') rest += encodedNumber(completion.status, 2);
   else if (completion?.kind === 'encrypted') {
     body = completion.bytes;
-    rest += numberOf(completion.status, 2) + textOf(completion.keyId);
-    rest += numberOf(0, 4) + numberOf(body.length, 4);
+    rest += encodedNumber(completion.status, 2) + encodedText(completion.keyId);
+    rest += encodedNumber(0, 4) + encodedNumber(body.length, 4);
   } else if (completion) {
     const { status, headers } = completion.response;
     body = completion.response.body;
     let section = '';
-    for (const header of headers) section += lengthOf(header) + header;
-    rest += numberOf(status, 2) + textOf('');
-    rest += numberOf(section.length, 4) + numberOf(body.length, 4) + section;
+    for (const header of headers) section += lengthPrefixOf(header) + header;
+    rest += encodedNumber(status, 2) + encodedText('');
+    rest += encodedNumber(section.length, 4) + encodedNumber(body.length, 4) + section;
   }
   const bytes = Buffer.allocUnsafe(layout.texts + rest.length + body.length);
   bytes[layout.open] = completion ? COMPLETED : OPEN;
@@ -92,18 +93,19 @@ export function encodeRecord(record: KeyRecord, completion = record.completion):
   return bytes;
 }
 
-function textOf(text: string): string {
+function encodedText(text: string): string {
   if (text.length > LONGEST_TEXT) throw new RangeError('a text of a record holds at most 255 bytes');
   return String.fromCharCode(text.length) + text;
 }
 
 /** The length of a header, before it. */
-const lengthOf = ({ length }: string): string =>
-  length < LONG ? String.fromCharCode(length) : String.fromCharCode(LONG) + numberOf(length, 4);
+const lengthPrefixOf = ({ length }: string): string =>
+  length < LONG ? String.fromCharCode(length) : String.fromCharCode(LONG) + encodedNumber(length, 4);
 
 /** A number as a latin1 text of its bytes, big-endian. @throws {RangeError} if the number needs more bytes */
-function numberOf(value: number, bytes: 2 | 4): string {
-  if (value > (bytes === 2 ? 0xffff : 0xffff_ffff)) throw new RangeError(`a field of a record is ${value}`);
+function encodedNumber(value: number, bytes: 2 | 4): string {
+  if (value > (bytes === 2 ? 0xffff : 0xffff_ffff))
+    throw new RangeError(`a field of ${bytes} bytes cannot hold ${value}`);
   if (bytes === 2) return String.fromCharCode(value >>> 8, value & 255);
   return String.fromCharCode(value >>> 24, (value >>> 16) & 255, (value >>> 8) & 255, value & 255);
 }

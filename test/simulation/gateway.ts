@@ -187,7 +187,7 @@ export class Gateway {
       ...{ commits: this.#commits as Commits, store: this.ledger, emit: engineEvents(this.#parts) },
       ...{ clock, random, timeoutMs, completeRetryMs, maxStoredBytes: 1000, isTold: () => isTold },
       call: call as Call,
-      recording: { settle: end, responseOf: (status, _, body) => ({ status, headers: [], body }) },
+      recording: { endWith: end, responseOf: (status, _, body) => ({ status, headers: [], body }) },
     });
     const committed = ({ status, json }: TransactionAnswer) => {
       const response = { status, headers: [], body: Buffer.from(JSON.stringify(json)) };

@@ -16,7 +16,7 @@ export interface TransactionOptions {
 }
 
 export interface HandlerTransactionOptions extends OurTransactionOptions {
-  recording: Pick<Recording, 'responseOf' | 'settle'>;
+  recording: Pick<Recording, 'responseOf' | 'endWith'>;
 }
 
 /**
@@ -51,7 +51,7 @@ export class HandlerTransaction {
       this.#result = result;
       const isCommitted = result.kind === 'executed';
       // What the handler still writes is dropped.
-      this.#options.recording.settle(isCommitted ? result.exchange : NOTHING_COMMITTED);
+      this.#options.recording.endWith(isCommitted ? result.exchange : NOTHING_COMMITTED);
       return isCommitted;
     });
   }
