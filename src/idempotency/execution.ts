@@ -142,7 +142,7 @@ export class Executions {
     }
   }
 
-  /** Sends the request and writes what became of it: from a durable start to a durable result. */
+  /** Sends the request and writes what became of it: from a durable start to a durable result. With `settle`, the transaction does both. */
   async run(call: Call, { execution, slot, maySend, again }: Started): Promise<Result> {
     this.#running.begin();
     if (call.settle) return await this.#runTransaction(call, call.settle, slot);
@@ -193,8 +193,9 @@ export class Executions {
 
   /**
    * A lookup or a retry may have released or restarted the key while this machine was frozen with both its clocks, which the
-   * fence cannot notice. So the record is read once more. If it is still this owner's, the request may be sent for as long as its age on
-   * the store's clock shows that the owner is alive, counted from before the read; and never after the fence of its start.
+   * fence cannot notice. So the record is read once more. If it is still this owner's, the request may be sent for as
+   * long as the record's age on the store's clock shows that the owner is alive, counted from before the read; and never after the
+   * fence of its start.
    *
    * @returns the fence, unless this execution may have lost the key. Then nothing may be sent
    */

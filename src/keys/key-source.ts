@@ -101,7 +101,7 @@ export function firstMerchantEndMs(entries: Iterable<KeyEntry>, nowMs: number): 
 function coverageEndsOf(entries: Iterable<KeyEntry>, nowMs: number): Map<string, number> {
   const ends = new Map<string, number>();
   const unrevoked = [...entries].filter(({ revokedAtMs }) => nowMs < revokedAtMs);
-  // All keys that have begun count as beginning now: sorting 100,000 different times would delay requests.
+  // Keys that have begun all count as beginning now. The result is the same, and sorting 100,000 different times would delay requests.
   const beginMs = ({ notBeforeMs }: KeyEntry) => Math.max(notBeforeMs, nowMs);
   for (const key of unrevoked.sort((a, b) => beginMs(a) - beginMs(b))) {
     const endMs = Math.min(key.expiresAtMs, key.revokedAtMs);

@@ -64,8 +64,8 @@ export function peek(
 }
 
 /**
- * In doubt → executing, for a second execution of the same request. The operation must be the same, because the policy `retry` is that
- * operation's. If the first owner lives, its writes are `stale` from then on.
+ * In doubt → executing, for a second execution of the same request. The operation must be the same, because `retry` is the
+ * policy of that operation. If the first owner lives, its writes are `stale` from then on.
  */
 export function restart(
   held: Held | undefined,
@@ -78,7 +78,7 @@ export function restart(
   const isSame = held?.record.fingerprint.equals(fingerprint) && held.record.operation === operation;
   if (held?.record.state !== 'in_doubt' || !isSame) return { answer: 'changed' };
   const { gatewayId, lifetimes } = own;
-  // The longer of the two. A gateway that has it may have answered `outcome_unknown`, and the merchant's retry must not find the key new.
+  // The longer of the two: a gateway that has it may have answered `outcome_unknown`, and the merchant's retry must not find the key new.
   const inDoubtRetentionMs = Math.max(lifetimes.inDoubtRetentionMs, held.record.lifetimes.inDoubtRetentionMs);
   const record = next(held.record, stamp, {
     ...{ state: 'executing', token, gatewayId, lifetimes: { ...lifetimes, inDoubtRetentionMs } },

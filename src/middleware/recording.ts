@@ -39,7 +39,7 @@ export class Recording {
   #bytes = 0;
   /** Made when the head was written: the header fields cannot change any more. */
   #fields: string[] | undefined;
-  /** The status when the head was written. As in Node, a later change has no effect: it could be to one that frees the key. */
+  /** The status when the head was written. As in Node, a later change has no effect: it could free the key. */
   #status = 0;
   #isDone = false;
   #isHandlerDone = false;
@@ -75,7 +75,7 @@ export class Recording {
     }
   }
 
-  /** Ends the recording with a result that the handler has not written. What it still writes is dropped. */
+  /** Ends the recording with a result that does not come from the handler. What the handler still writes is dropped. */
   endWith(exchange: Exchange): void {
     this.#end(exchange);
   }
@@ -238,7 +238,7 @@ export class Recording {
     const isBodiless = this.#res.req.method === 'HEAD' || status === 204 || status === 304;
     const body = isBodiless ? Buffer.alloc(0) : Buffer.concat(this.#body.map(({ chunk }) => chunk));
     const response = { status, headers: this.#headers(), body };
-    // A handler that passes on an answer may have got only a part of it. No client could read a body that has not its Content-Length.
+    // A handler that passes on an answer may have got only a part of it. No client could read a body of another length than that.
     const [length = body.length] = isBodiless ? [] : valuesOf(response.headers, 'content-length');
     if (Number(length) === body.length) this.#end({ kind: 'complete', response, said: this.#saidByResponse });
     else {

@@ -15,9 +15,9 @@ import { type KeyRecord, STORE_FORMAT, UnreadableRecord } from './types.ts';
  *   then  with flag 32: u16 length of the extension, the extension
  *   then  in a completed record: status u16
  *   then  unless it is a tombstone: encryption key id, as the texts above, empty if the response is not encrypted; u32 length of
- *         the headers, u32 length of the body, the headers, the body. A header is u8 length and latin1 bytes,
- *         or, from 255 bytes on, 255, u32 length and latin1 bytes. If the response is encrypted, the headers are empty, and the body is
- *         the encrypted response
+ *         the headers, u32 length of the body, the headers, the body. A header shorter than 255 bytes is u8 length and latin1 bytes,
+ *         a longer one is the byte 255, u32 length and latin1 bytes. If the response is encrypted, the headers are empty, and the body
+ *         is the encrypted response
  *
  * Numbers are big-endian. The fields are so narrow that most records take no more of Redis' memory than those of version 2.
  */
@@ -38,7 +38,7 @@ const LONGEST_TEXT = 255;
 /** The longest `inDoubtRetentionMs` that a record can hold. */
 export const LONGEST_RETENTION_MS = 2 ** 40 - 1;
 
-/** So many bytes hold all of a record but its response, unless it has a long extension. */
+/** The first bytes of a record that hold all but its response, unless it has a long extension. */
 export const HEAD_BYTES = layout.texts + (TEXTS + 1) * (1 + LONGEST_TEXT) + 10;
 
 /**
