@@ -71,8 +71,10 @@ export async function startBackend(root: string): Promise<Backend> {
   let questions = 0;
   const requests = async () => {
     const text = await (await fetch(`http://127.0.0.1:${countPort}`)).text();
+    const [, count] = /(\d+) \nReading/.exec(text) ?? [];
+    if (count === undefined) throw new Error(`nginx answers without a count of its requests:\n${text}`);
     // nginx counts the questions, too.
-    return Number(/(\d+) \nReading/.exec(text)?.[1]) - ++questions;
+    return Number(count) - ++questions;
   };
   return { urls: urls as Backend['urls'], process: child, requests };
 }
