@@ -196,7 +196,7 @@ async function runCells(
   for (const cell of cells) {
     const { work } = cell;
     const system = await systems.get(cell);
-    // Replayed keys are the same in each round, new keys are different. No two cells share keys: some peers share records, too.
+    // Replayed keys are the same in each round, new keys are different. No two cells share keys, because some peers share records.
     const cellKeys = `${results.seed}-${work}-${100 + ALL_CELLS.indexOf(cell)}`;
     const keys = work === 'replay' ? cellKeys : `${cellKeys}-${round}`;
     const warmKeys = work === 'replay' ? keys : `${keys}-warm`;

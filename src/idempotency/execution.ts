@@ -83,7 +83,7 @@ export class Executions {
     return this.#pending.count;
   }
 
-  /** Creates the record, unless the call has `settle`. The fence counts from before that. A call that has not started returns its slot. */
+  /** Creates the record, unless the call has `settle`. The fence counts from before the command. Frees the slot unless the call starts. */
   async start(call: Call, slot: Slot): Promise<Found> {
     const execution = newExecution(call, this.#random.token());
     if (call.settle) return await this.#peekBeforeTransaction(call, execution, slot);
@@ -194,8 +194,7 @@ export class Executions {
   /**
    * A lookup or a retry may have released or restarted the key while this machine was frozen with both its clocks, which the
    * fence cannot notice. So the record is read once more. If it is still this owner's, the request may be sent for as
-   * long as the record's age on the store's clock shows that the owner is alive, counted from before the read; and never after the
-   * fence of its start.
+   * long as the record's age on the store's clock shows that the owner is alive, counted from before the read; never after the fence.
    *
    * @returns the fence, unless this execution may have lost the key. Then nothing may be sent
    */

@@ -5,8 +5,8 @@ type Brand<T, Name extends string> = T & { readonly __brand: Name };
 export type RecordId = Brand<string, 'RecordId'>;
 
 /**
- * 192 bits are enough: nobody can find two keys with the same id. With all 256 bits, every name and index of a store would be longer.
- * Whoever changes the number must change the store's format.
+ * 192 bits are enough: no attacker can find two keys with the same id. With all 256 bits, every name and index of a store would be longer.
+ * If the number changes, the store's format must change, too.
  */
 export const RECORD_ID_DIGITS = 48;
 

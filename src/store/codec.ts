@@ -16,7 +16,7 @@ import { type KeyRecord, STORE_FORMAT, UnreadableRecord } from './types.ts';
  *   then  in a completed record: status u16
  *   then  unless it is a tombstone: encryption key id, as the texts above, empty if the response is not encrypted; u32 length of
  *         the headers, u32 length of the body, the headers, the body. A header shorter than 255 bytes is u8 length and latin1 bytes,
- *         a longer one is the byte 255, u32 length and latin1 bytes. If the response is encrypted, the headers are empty, and the body
+ *         any other is the byte 255, u32 length and latin1 bytes. If the response is encrypted, the headers are empty, and the body
  *         is the encrypted response
  *
  * Numbers are big-endian. The fields are so narrow that most records take no more of Redis' memory than those of version 2.
@@ -43,7 +43,7 @@ export const HEAD_BYTES = layout.texts + (TEXTS + 1) * (1 + LONGEST_TEXT) + 10;
 
 /**
  * @param completion takes the place of the record's own, for example a tombstone if the response is stored elsewhere
- * @throws {RangeError} if a text is longer than 255 bytes, the extension than 65,535, or a number too large for its field
+ * @throws {RangeError} if a text is longer than 255 bytes, the extension than 65,535, or if a number is too large for its field
  */
 export function encodeRecord(record: KeyRecord, completion = record.completion): Buffer {
   const { lifetimes, extension } = record;

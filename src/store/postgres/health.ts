@@ -123,8 +123,8 @@ const PROBE_BYTES = 1024;
 
 /**
  * Two commands of one transaction: a record that is written and removed. So a check finds what a start finds: tables that cannot grow, a
- * table that somebody has locked, a function that fails. Nobody sees the record. Its id is
- * longer than those of other records, so it is never one of theirs.
+ * table that another session has locked, a function that fails. No other session sees the record. Its id is longer than those of other
+ * records, so it is never one of theirs.
  */
 function probe(): string {
   const id = bytesOf(Buffer.concat([systemRandom.token(), systemRandom.token()]));
