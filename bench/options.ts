@@ -22,7 +22,7 @@ other one.
 Takes about half an hour. It needs two cores and an otherwise idle machine. Prints the tables of the README and of
 docs/performance.md, and writes every measurement to bench/results.json.
 
-  --quick       ninety seconds: one round of the most important systems
+  --quick       some five minutes: one round of the most important systems
   --rounds N    rounds (default 5)
   --million     also measures memory and store size up to one million keys in each store: about twelve minutes more
   --only WORKS  run these workloads only (for example first,replay), at 300 bytes, or start.
