@@ -41,7 +41,8 @@ export type Found = Started | PeekAnswer | NotStarted;
  * start → run → complete, for one request that leads its key and has a slot.
  *
  * Nothing is sent before the start is durable. After it, the key is released only if the backend surely did not execute. If that is
- * unknown, the key is in doubt. A call with `settle` has no start: one transaction of the application executes it and writes the record.
+ * unknown, the key is in doubt. A call with `settle` has no start, fence or lease: the handler runs in a transaction of the
+ * application's database, which also writes the record.
  */
 export class Executions {
   readonly #store: Store;
@@ -83,7 +84,7 @@ export class Executions {
     return this.#pending.count;
   }
 
-  /** Creates the record, unless the call has `settle`. The fence counts from before the command. Frees the slot unless the call starts. */
+  /** Creates the record, unless the call has `settle`. The fence counts from before the command. Without a start the slot is released. */
   async start(call: Call, slot: Slot): Promise<Found> {
     const execution = newExecution(call, this.#random.token());
     if (call.settle) return await this.#peekBeforeTransaction(call, execution, slot);
@@ -110,7 +111,7 @@ export class Executions {
     }
   }
 
-  /** If there is no record, the call counts as started: the handler's transaction will write it. Otherwise no transaction runs. */
+  /** Answers what the store holds. If that is nothing, the handler's transaction may run, and writes the record. */
   async #peekBeforeTransaction(call: Call, execution: Execution, slot: Slot): Promise<Found> {
     this.#breaker.notTried();
     const found = await this.peek(call);
@@ -120,7 +121,7 @@ export class Executions {
     return found;
   }
 
-  /** Makes this call the owner of a record in doubt, so that it is sent a second time. Releases the slot unless it succeeds. */
+  /** Makes this call the owner of a record in doubt, so that it is sent again. Releases the slot if it fails. Never with `settle`. */
   async restart(call: Call, slot: Slot): Promise<Found> {
     const execution = newExecution(call, this.#random.token());
     const maySend = fenceFrom(this.#clock, this.#options.leaseMs);
@@ -145,9 +146,9 @@ export class Executions {
   /** Sends the request and writes what became of it: from a durable start to a durable result. With `settle`, the transaction does both. */
   async run(call: Call, { execution, slot, maySend, again }: Started): Promise<Result> {
     this.#running.begin();
-    if (call.settle) return await this.#runTransaction(call, call.settle, slot);
-    const stopRenewing = this.#renewals.keep(call, execution);
     try {
+      if (call.settle) return await this.#runTransaction(call, call.settle, slot);
+      const stopRenewing = this.#renewals.keep(call, execution);
       let exchange: Exchange;
       const fence = call.inDoubt === 'hold' ? maySend : await this.#fenceIfOwner(execution, maySend);
       try {
@@ -188,7 +189,7 @@ export class Executions {
   async #runTransaction(call: Call, settle: NonNullable<Call['settle']>, slot: Slot): Promise<Result> {
     const exchange = await call.run(() => true).catch(brokenRun);
     releaseAfter(slot, exchange);
-    return await settle(exchange).finally(() => this.#running.end());
+    return await settle(exchange);
   }
 
   /**
@@ -217,8 +218,8 @@ export class Executions {
 
   /**
    * `write` stores how the exchange ended, and can be repeated. `ended` gets the store's answer, or undefined if the write was given up.
-   * A merchant that was told `outcome_unknown` may retry for `inDoubtRetentionMs`, so the record is then kept for as
-   * long as one that was in doubt.
+   * An exchange that `isLate` ends after its merchant was told `outcome_unknown`. The merchant may retry for `inDoubtRetentionMs`, so
+   * the record is then kept for as long as one that was in doubt.
    */
   #completing(call: Call, execution: Execution, exchange: Exchange, stopRenewing = () => {}): Completing {
     const completion = completionOf(exchange);

@@ -55,7 +55,7 @@ export interface KeySource {
    * @param client the address that the key came from
    */
   ask?(secret: string, client: string): Promise<KeyAnswer>;
-  /** Asks about a secret key that no merchant has. If the key is not refused, resolves to warnings for the operator, one line each. */
+  /** Asks about a made-up secret key, which must be refused. If it is not, resolves to warnings for the operator, one line each. */
   askWarnings?(): Promise<string[]>;
   /** The current entry for the secret key of an earlier entry, unless the key was removed. */
   current(earlier: KeyEntry): KeyEntry | undefined;
@@ -74,7 +74,7 @@ export interface KeySource {
 const A_WEEK_MS = 7 * 24 * 3_600_000;
 
 /**
- * How many merchants run out of valid secret keys within seven days. A gap between two keys counts, too. A merchant that has run out
+ * How many merchants run out of valid secret keys within seven days. Keys after a gap do not count. A merchant that has run out
  * already does not count.
  */
 export function countExpiringMerchants(entries: Iterable<KeyEntry>, nowMs: number): number {
@@ -101,7 +101,7 @@ export function firstMerchantEndMs(entries: Iterable<KeyEntry>, nowMs: number): 
 function coverageEndsOf(entries: Iterable<KeyEntry>, nowMs: number): Map<string, number> {
   const ends = new Map<string, number>();
   const unrevoked = [...entries].filter(({ revokedAtMs }) => nowMs < revokedAtMs);
-  // Keys that have begun all count as beginning now. The result is the same, and sorting 100,000 different times would delay requests.
+  // Keys that have begun sort as equal, because their order does not matter. That is fast even for 100,000 keys.
   const beginMs = ({ notBeforeMs }: KeyEntry) => Math.max(notBeforeMs, nowMs);
   for (const key of unrevoked.sort((a, b) => beginMs(a) - beginMs(b))) {
     const endMs = Math.min(key.expiresAtMs, key.revokedAtMs);

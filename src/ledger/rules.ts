@@ -78,7 +78,7 @@ export function restart(
   const isSame = held?.record.fingerprint.equals(fingerprint) && held.record.operation === operation;
   if (held?.record.state !== 'in_doubt' || !isSame) return { answer: 'changed' };
   const { gatewayId, lifetimes } = own;
-  // The longer of the two: a gateway that has it may have answered `outcome_unknown`, and the merchant's retry must not find the key new.
+  // A gateway with the longer time may have answered `outcome_unknown`. Within it the merchant's retry must not find the key new.
   const inDoubtRetentionMs = Math.max(lifetimes.inDoubtRetentionMs, held.record.lifetimes.inDoubtRetentionMs);
   const record = next(held.record, stamp, {
     ...{ state: 'executing', token, gatewayId, lifetimes: { ...lifetimes, inDoubtRetentionMs } },
@@ -181,7 +181,7 @@ export function leaveInDoubt(
 
 /**
  * Undoes a start whose reply was lost, and under which nothing was sent. The start may still arrive, so its token is voided. If nothing is
- * held, the answer is `stale`, and the ledger voids the token.
+ * held, there is nothing to replace: the answer is `stale`, and the ledger voids the token.
  */
 export function takeBackStart(held: Held | undefined, token: Token): RuleResult<Written> {
   if (!isOpenOf(held, token) || held.record.restarted) return { answer: 'stale' };
@@ -198,6 +198,7 @@ export function takeBackRestart(
   before: KeyRecord,
   stamp: Stamp,
 ): RuleResult<Written> {
+  // `boolean` stops TypeScript from narrowing `held`, which may be defined if this is false.
   const hasArrived: boolean = isOpenOf(held, token);
   if (!held || !(hasArrived || held.record.revision.equals(before.revision))) return { answer: 'stale' };
   const record = { ...before, revision: stamp.revision };
@@ -302,7 +303,7 @@ function executing(execution: Execution, own: RecordDefaults, { revision, wallMs
   };
 }
 
-/** The first parameter is the record that is held, or only the operation if nothing is held. */
+/** The first parameter is the record that is held, or only the operation if nothing is. The store writes nothing if that has changed. */
 const replace = (
   { revision, operation }: { revision?: KeyRecord['revision']; operation: string },
   record: KeyRecord | undefined,

@@ -4,7 +4,7 @@ import type { IncomingMessage } from 'node:http';
 import type { Request as ExpressRequest } from 'express';
 import { contextOf, type Merchant } from '../lib/context.ts';
 import type { Exchange } from '../lib/exchange.ts';
-import { isOneOf } from '../requests/fields.ts';
+import { without } from '../requests/fields.ts';
 import type { SqlClient } from '../store/register.ts';
 import type { Recording } from './recording.ts';
 import type { TransactionAnswer } from './respond.ts';
@@ -170,7 +170,7 @@ export function fieldsNow({ headers, rawHeaders }: IncomingMessage): {
   const names = new Set([...sent.keys(), ...now.keys()]);
   const changed = [...names].filter((name) => now.get(name) !== sent.get(name));
   if (changed.length === 0) return { fields: rawHeaders, changed };
-  const kept = rawHeaders.filter((_, i) => !isOneOf(rawHeaders[i - (i % 2)] as string, changed));
+  const kept = without(rawHeaders, changed);
   const added = changed.flatMap((name) =>
     [now.get(name) ?? []].flat().flatMap((value) => [name, String(value)]),
   );

@@ -3,7 +3,7 @@ import { Readable } from 'node:stream';
 import { isUint8Array } from 'node:util/types';
 import { endToEndHeaders } from '../backend/headers.ts';
 import type { BackendResponse, Exchange, Said } from '../lib/exchange.ts';
-import { hasField, isOneOf, valuesOf } from '../requests/fields.ts';
+import { hasField, namesOf, valuesOf, without } from '../requests/fields.ts';
 import { RedirectedResponse } from './redirected-response.ts';
 
 export interface RecordingOptions {
@@ -25,6 +25,11 @@ type Part = { chunk: Buffer; written?: (() => void) | undefined };
 /**
  * Records the response of a handler, and holds it back until it is stored. The handler keeps its own response object, but
  * what it reads and writes there goes to a second response ({@link RedirectedResponse}), until {@link restore}.
+ *
+ * 1. The recording ends once: {@link endWith} is called when the handler ends or destroys its response, when the response becomes too
+ *    large, when another part knows the result ({@link conclude}), or at last by {@link #abandon}.
+ * 2. The merchant gets an answer. The recorded response and any other one: {@link restore}, then {@link ignoreHandler}. An oversize
+ *    response: {@link stream}. None, because it got one before: {@link discard}.
  */
 export class Recording {
   /** Called once, when it is known how the execution ended. */
@@ -64,7 +69,22 @@ export class Recording {
     }, options.timeoutMs);
   }
 
-  /** Ends the recording of a response that the merchant does not get. Drops what the handler still writes of an oversize one. */
+  /**
+   * Ends the recording: this is what became of the execution. What the handler still writes is dropped, except the rest of an oversize
+   * response. A later call counts only after {@link #abandon}, as the late end of the handler.
+   */
+  endWith(exchange: Exchange): void {
+    if (this.#isDone) {
+      this.#late?.(exchange);
+      return;
+    }
+    this.#isDone = true;
+    clearTimeout(this.#timer);
+    this.#res.off('pipe', this.#onPipe);
+    this.#done(exchange);
+  }
+
+  /** The merchant does not get this response. Drops what the handler still writes of an oversize one. */
   discard(): void {
     if (this.#isHandlerDone) this.restore();
     else if (this.#oversize) {
@@ -75,22 +95,15 @@ export class Recording {
     }
   }
 
-  /** Ends the recording with a result that does not come from the handler. What the handler still writes is dropped. */
-  endWith(exchange: Exchange): void {
-    this.#end(exchange);
-  }
-
   /**
    * A response with this status, these header fields and this body. Adds the fields that are set on the handler's response, unless
-   * `fields` has their names. Leaves out the fields that {@link endToEndHeaders} leaves out, and those of another body.
+   * `fields` has their names. Leaves out the hop-by-hop fields, and Content-Length and Content-Encoding of either.
    *
    * @param fields names and values in turn
    */
   responseOf(status: number, fields: readonly string[], body: Buffer): BackendResponse {
-    const set = this.#setFields();
-    const others = set.filter((_, i) => !hasField(fields, nameAt(set, i).toLowerCase()));
-    const all = endToEndHeaders([...others, ...fields]);
-    const headers = all.filter((_, i) => !isOneOf(nameAt(all, i), OF_ANOTHER_BODY));
+    const others = without(this.#setFields(), namesOf(fields));
+    const headers = without(endToEndHeaders([...others, ...fields]), OF_ANOTHER_BODY);
     return { status, headers, body };
   }
 
@@ -102,13 +115,13 @@ export class Recording {
     this.#isSending = true;
   }
 
-  /** Ends the recording with the result of a handler that writes no response. If a middleware before it has said `unknown`, that counts. */
+  /** Ends the recording with the result of a handler that writes no response: with `unknown` if a middleware before it has said so. */
   conclude(exchange: Exchange): void {
     if (this.#isDone && exchange.kind === 'oversize') exchange.body.destroy();
     this.#isHandlerDone = true;
-    if (this.#said !== 'unknown' || exchange.kind === 'unknown') this.#end(exchange);
-    else if (exchange.kind === 'not_sent') this.#end({ ...exchange, kind: 'unknown', timedOut: false });
-    else this.#end({ ...exchange, said: 'unknown' });
+    if (this.#said !== 'unknown' || exchange.kind === 'unknown') this.endWith(exchange);
+    else if (exchange.kind === 'not_sent') this.endWith({ ...exchange, kind: 'unknown', timedOut: false });
+    else this.endWith({ ...exchange, said: 'unknown' });
   }
 
   /**
@@ -185,7 +198,7 @@ export class Recording {
     held.destroy = () => {
       // After the end of the response this closes the connection. The response goes first.
       if (this.#isHandlerDone) return this.#res;
-      this.#end({ kind: 'unknown', reason: 'the handler destroyed its response', timedOut: false });
+      this.endWith({ kind: 'unknown', reason: 'the handler destroyed its response', timedOut: false });
       return this.#res;
     };
     // Nothing is sent before the response is stored. A handler may wait for the callback.
@@ -230,6 +243,7 @@ export class Recording {
     if (chunk) this.#add(chunk);
     this.#isHandlerDone = true;
     this.#held.finished = true;
+    // The recording ended before the handler did, and nobody waits for the end of the handler.
     if (this.#isDone && !this.#late) {
       if (this.#isDiscarded) this.restore();
       return this.#res;
@@ -238,21 +252,26 @@ export class Recording {
     const isBodiless = this.#res.req.method === 'HEAD' || status === 204 || status === 304;
     const body = isBodiless ? Buffer.alloc(0) : Buffer.concat(this.#body.map(({ chunk }) => chunk));
     const response = { status, headers: this.#headers(), body };
-    // A handler that passes on an answer may have got only a part of it. No client could read a body of another length than that.
-    const [length = body.length] = isBodiless ? [] : valuesOf(response.headers, 'content-length');
-    if (Number(length) === body.length) this.#end({ kind: 'complete', response, said: this.#saidByResponse });
+    // A handler that passes on an answer may have got only a part of it. Then the length that it declares is another one.
+    const declared = isBodiless ? undefined : valuesOf(response.headers, 'content-length')[0];
+    if (declared === undefined || Number(declared) === body.length)
+      this.endWith({ kind: 'complete', response, said: this.#saidByResponse });
     else {
-      const reason = `the handler wrote ${body.length} bytes, and its Content-Length is ${length}`;
-      this.#end({ kind: 'unknown', reason, timedOut: false });
+      const reason = `the handler wrote ${body.length} bytes, and its Content-Length is ${declared}`;
+      this.endWith({ kind: 'unknown', reason, timedOut: false });
     }
     return this.#res;
+  }
+
+  /** Whether nobody reads what the handler writes: so after the end, except for an oversize response and a handler that is late. */
+  get #isUnread(): boolean {
+    return this.#isDone && !this.#late && (!this.#oversize || this.#oversize.destroyed);
   }
 
   /** Returns false if the handler should wait for `drain`. */
   #add(chunk: Buffer, callback?: () => void): boolean {
     this.#bytes += chunk.length;
-    // After the end of the recording nobody reads the body, except that of an oversize response.
-    if (this.#isDone && !this.#late && (!this.#oversize || this.#oversize.destroyed)) {
+    if (this.#isUnread) {
       if (callback) process.nextTick(callback);
       return true;
     }
@@ -263,7 +282,7 @@ export class Recording {
     if (this.#bytes + sizeOf(headers) <= this.#options.maxBytes) return true;
     this.#oversize = new Readable({ read() {} });
     const status = this.#status;
-    this.#end({ kind: 'oversize', status, headers, body: this.#oversize, said: this.#saidByResponse });
+    this.endWith({ kind: 'oversize', status, headers, body: this.#oversize, said: this.#saidByResponse });
     return false;
   }
 
@@ -271,23 +290,12 @@ export class Recording {
   #abandon(): void {
     const { promise: late, resolve } = Promise.withResolvers<Exchange>();
     const reason = `the handler did not end its response within ${this.#options.abandonAfterMs} ms`;
-    this.#end({ kind: 'unknown', reason, timedOut: true, late });
+    this.endWith({ kind: 'unknown', reason, timedOut: true, late });
     this.#late = (exchange) => {
       this.#late = undefined;
       resolve(exchange);
       this.discard();
     };
-  }
-
-  #end(exchange: Exchange): void {
-    if (this.#isDone) {
-      this.#late?.(exchange);
-      return;
-    }
-    this.#isDone = true;
-    clearTimeout(this.#timer);
-    this.#res.off('pipe', this.#onPipe);
-    this.#done(exchange);
   }
 
   /** The end-to-end header fields, names and values in turn. Call it after the head was written. */
@@ -307,11 +315,8 @@ export class Recording {
   }
 }
 
-/** They describe another body, which the handler also wrote or got from another server. With them no client could read this one. */
+/** They describe a body that the handler wrote, or got from another server. With them no client could read the body of `responseOf`. */
 const OF_ANOTHER_BODY = ['content-length', 'content-encoding'];
-
-/** Of names and values in turn: the name at this index, or of the value at this index. */
-const nameAt = (fields: readonly string[], i: number): string => fields[i - (i % 2)] as string;
 
 /** The names of the header fields as they were written. Node's types lack this method. */
 const rawNames = (res: ServerResponse): string[] =>

@@ -14,6 +14,22 @@ export function hasField(fields: readonly string[], name: string): boolean {
   return false;
 }
 
+/** The names of the fields, in lower case. */
+export const namesOf = (fields: readonly string[]): string[] =>
+  fields.filter((_, i) => i % 2 === 0).map((name) => name.toLowerCase());
+
+/** The fields whose names are not among these, which are in lower case. */
+export function without(fields: readonly string[], names: readonly string[]): string[] {
+  const kept: string[] = [];
+  for (let i = 0; i + 1 < fields.length; i += 2) {
+    const raw = fields[i] as string;
+    let isKept = true;
+    for (const name of names) if (isName(raw, name)) isKept = false;
+    if (isKept) kept.push(raw, fields[i + 1] as string);
+  }
+  return kept;
+}
+
 /** Names the layers and stores that a request with a key has passed. */
 export const HOPS = 'oncegate-hops';
 
@@ -34,12 +50,7 @@ export function answerFields(
   requestId: string,
   originalRequestId?: string,
 ): string[] {
-  const replaced = originalRequestId === undefined ? REQUEST_IDS : NOT_REPLAYED;
-  const fields: string[] = [];
-  for (let i = 0; i + 1 < response.length; i += 2) {
-    const name = response[i] as string;
-    if (!isOneOf(name, replaced)) fields.push(name, response[i + 1] as string);
-  }
+  const fields = without(response, originalRequestId === undefined ? REQUEST_IDS : NOT_REPLAYED);
   fields.push('X-Request-Id', requestId);
   if (originalRequestId !== undefined)
     fields.push('Idempotent-Replayed', 'true', ORIGINAL_REQUEST_ID, originalRequestId);
@@ -59,10 +70,4 @@ export function writable(fields: string[]): string[] {
 /** Whether this is the name of the field. Compares the lengths first, because this runs for every field of every request. */
 function isName(text: string, name: string): boolean {
   return text.length === name.length && text.toLowerCase() === name;
-}
-
-/** Whether this is one of the names, which are in lower case. */
-export function isOneOf(text: string, names: readonly string[]): boolean {
-  for (const name of names) if (isName(text, name)) return true;
-  return false;
 }

@@ -19,7 +19,7 @@ import { type KeyRecord, STORE_FORMAT, UnreadableRecord } from './types.ts';
  *         any other is the byte 255, u32 length and latin1 bytes. If the response is encrypted, the headers are empty, and the body
  *         is the encrypted response
  *
- * Numbers are big-endian. The fields are so narrow that most records take no more of Redis' memory than those of version 2.
+ * Numbers are big-endian. The fields are so narrow that most records take no more of Redis' memory than those of format 2.
  */
 export const layout = {
   ...{ open: 0, revision: 1, version: 17, flags: 18, token: 19, fingerprint: 35, leaseMs: 67 },
@@ -38,7 +38,10 @@ const LONGEST_TEXT = 255;
 /** The longest `inDoubtRetentionMs` that a record can hold. */
 export const LONGEST_RETENTION_MS = 2 ** 40 - 1;
 
-/** The first bytes of a record that hold all but its response, unless it has a long extension. */
+/**
+ * The first bytes of a record that hold all but its response, unless it has a long extension. After the texts come those of the
+ * completion: the id of its encryption key, the status, and the lengths of the headers and of the body.
+ */
 export const HEAD_BYTES = layout.texts + (TEXTS + 1) * (1 + LONGEST_TEXT) + 10;
 
 /**
@@ -48,7 +51,7 @@ export const HEAD_BYTES = layout.texts + (TEXTS + 1) * (1 + LONGEST_TEXT) + 10;
 export function encodeRecord(record: KeyRecord, completion = record.completion): Buffer {
   const { lifetimes, extension } = record;
   let body = NONE;
-  // Writing one long string is faster than writing many short ones.
+  // All that follows the fields of a fixed size. Writing one long string is faster than writing many short ones.
   let rest =
     encodedText(record.merchant) +
     encodedText(record.operation) +
@@ -98,7 +101,7 @@ function encodedText(text: string): string {
   return String.fromCharCode(text.length) + text;
 }
 
-/** The length of a header, before it. */
+/** What stands before a header: its length in one byte, or {@link LONG} and its length in four bytes. */
 const lengthPrefixOf = ({ length }: string): string =>
   length < LONG ? String.fromCharCode(length) : String.fromCharCode(LONG) + encodedNumber(length, 4);
 
