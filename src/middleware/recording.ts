@@ -243,7 +243,7 @@ export class Recording {
     if (chunk) this.#add(chunk);
     this.#isHandlerDone = true;
     this.#held.finished = true;
-    // The recording ended before the handler did, and nobody waits for the end of the handler.
+    // The execution has its result already, and nothing waits for the handler.
     if (this.#isDone && !this.#late) {
       if (this.#isDiscarded) this.restore();
       return this.#res;
@@ -263,7 +263,7 @@ export class Recording {
     return this.#res;
   }
 
-  /** Whether nobody reads what the handler writes: so after the end, except for an oversize response and a handler that is late. */
+  /** True when the recording has ended, so that nobody reads what the handler writes. An oversize response and a late one are read. */
   get #isUnread(): boolean {
     return this.#isDone && !this.#late && (!this.#oversize || this.#oversize.destroyed);
   }

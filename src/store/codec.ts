@@ -101,7 +101,7 @@ function encodedText(text: string): string {
   return String.fromCharCode(text.length) + text;
 }
 
-/** What stands before a header: its length in one byte, or {@link LONG} and its length in four bytes. */
+/** Encodes the length of a header: as one byte, or as {@link LONG} and four bytes. */
 const lengthPrefixOf = ({ length }: string): string =>
   length < LONG ? String.fromCharCode(length) : String.fromCharCode(LONG) + encodedNumber(length, 4);
 
