@@ -11,18 +11,18 @@ const PROGRAM = fileURLToPath(new URL('./walk.ts', import.meta.url));
 /** Whoever follows a request through the code reads this much. It may become less. */
 const MOST = {
   sqlite: {
-    'first payout': { functions: 280, files: 60 },
-    replay: { functions: 210, files: 52 },
+    'first payout': { functions: 273, files: 60 },
+    replay: { functions: 208, files: 52 },
     balance: { functions: 125, files: 33 },
   },
   redis: {
-    'first payout': { functions: 285, files: 59 },
-    replay: { functions: 235, files: 53 },
+    'first payout': { functions: 276, files: 59 },
+    replay: { functions: 227, files: 53 },
     balance: { functions: 125, files: 33 },
   },
   postgres: {
-    'first payout': { functions: 273, files: 59 },
-    replay: { functions: 224, files: 53 },
+    'first payout': { functions: 269, files: 59 },
+    replay: { functions: 223, files: 53 },
     balance: { functions: 125, files: 33 },
   },
 };

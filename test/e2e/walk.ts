@@ -2,8 +2,8 @@
  * `npm run walk` prints which functions of `src` a first payout, a replay and a balance read enter, as V8 counts them in a real
  * gateway in this process. `-- redis`, `-- postgres`: with that store, otherwise SQLite. `-- --json`: for programs.
  *
- * A function counts once, however often a request calls it: getters, callbacks and constructors too. What timers call now and then
- * does not count, nor does SQLite's writer thread.
+ * A function counts once, however often a request calls it: getters, callbacks and constructors too. What timers call does not count,
+ * nor does SQLite's writer thread.
  */
 import { randomUUID } from 'node:crypto';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -31,6 +31,10 @@ const ROUNDS = 10;
 /** What happens behind an answer: the log line, the metrics, the slot. */
 const AFTERWARDS_MS = 20;
 
+/** Whether a request is under way whose functions are counted. */
+let isCounting = false;
+holdTimers();
+
 const [kind = 'sqlite'] = process.argv.filter((word) => word === 'redis' || word === 'postgres');
 const server = kind === 'sqlite' ? undefined : await (kind === 'redis' ? launchRedis() : launchPostgres());
 const folder = mkdtempSync(join(tmpdir(), 'oncegate-walk-'));
@@ -54,6 +58,26 @@ const session = new Session();
 session.connect();
 await session.post('Profiler.enable');
 await session.post('Profiler.startPreciseCoverage', { callCount: true, detailed: false });
+
+/**
+ * Timers that are due while a request is counted wait once more. On a slow machine a request takes so long that some of them would be
+ * due in each round.
+ */
+function holdTimers(): void {
+  const { setTimeout, setInterval } = globalThis;
+  const later = (act: (...args: unknown[]) => void, ms?: number, ...args: unknown[]) => {
+    const timer = setTimeout(() => {
+      if (isCounting) timer.refresh();
+      else act(...args);
+    }, ms);
+    return timer;
+  };
+  const again = (act: (...args: unknown[]) => void, ms?: number, ...args: unknown[]) =>
+    setInterval(() => {
+      if (!isCounting) act(...args);
+    }, ms);
+  Object.assign(globalThis, { setTimeout: later, setInterval: again });
+}
 
 /** The functions that were entered since this was called last, as `file name:line`. */
 async function entered(): Promise<Set<string>> {
@@ -80,9 +104,11 @@ async function walkOf(request: () => Promise<unknown>): Promise<Walk> {
   for (let round = 0; round < ROUNDS; round++) {
     await sleep(AFTERWARDS_MS);
     await entered();
+    isCounting = true;
     await request();
     await sleep(AFTERWARDS_MS);
     const found = await entered();
+    isCounting = false;
     common = common?.filter((one) => found.has(one)) ?? [...found];
   }
   const walk: Walk = {};
