@@ -263,7 +263,13 @@ export class PostgresServer {
     const child = this.#process;
     this.#process = undefined;
     if (!child || child.exitCode !== null) return;
-    const pids = existsSync(`/proc/${this.pid}`) ? this.#signal('SIGKILL') : [];
+    let pids: number[] = [];
+    try {
+      if (existsSync(`/proc/${this.pid}`)) pids = this.#signal('SIGKILL');
+    } catch (error) {
+      // It may end by itself at any moment, and then has neither a list of children nor a process to stop.
+      if (isRunning(this.pid)) throw error;
+    }
     const exited = once(child, 'exit');
     child.stdin.end();
     await exited;
