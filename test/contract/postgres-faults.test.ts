@@ -443,6 +443,10 @@ describe('a schema that is made again under a gateway', () => {
     const store = await storeForTest(place);
     const completed = await bring(store, 'completed');
     const before = store.connectionOf();
+    // One that opened later would find the other store first, and drop the connection of the start.
+    const opened = `SELECT FROM pg_stat_activity
+      WHERE application_name = 'oncegate' AND state = 'idle' AND query LIKE '%${place.schema}.%'`;
+    await until(async () => (await server.admin.query(opened)).rows.length === CONNECTIONS);
     await server.admin.query(`DROP SCHEMA ${place.schema} CASCADE; ${schemaSql(place.schema)}`);
     await expect(store.start(duplicateOf(completed))).rejects.toMatchObject({
       message: expect.stringContaining('another server'),
