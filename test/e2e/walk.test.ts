@@ -1,7 +1,7 @@
 import { execFile } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { promisify } from 'node:util';
-import { expect, it } from 'vitest';
+import { expect, it, onTestFinished } from 'vitest';
 import { declarationOf, requestSteps } from '../support/architecture.ts';
 import { storeKinds } from '../support/stores.ts';
 import type { Walk } from './walk.ts';
@@ -30,7 +30,10 @@ const MOST = {
 it.each(storeKinds)(
   'on %s, a request enters the functions that the documents say, and no more of them than before',
   async (kind) => {
-    const { stdout } = await promisify(execFile)(process.execPath, [PROGRAM, kind, '--json']);
+    const walking = promisify(execFile)(process.execPath, [PROGRAM, kind, '--json']);
+    // A request that needs a held timer never ends.
+    onTestFinished(() => void walking.child.kill());
+    const { stdout } = await walking;
     const walks: Record<string, Walk> = JSON.parse(stdout);
     for (const [request, most] of Object.entries(MOST[kind])) {
       const files = Object.values(walks[request] ?? {});
