@@ -263,7 +263,7 @@ export class Recording {
     return this.#res;
   }
 
-  /** True when the recording has ended, so that nobody reads what the handler writes. An oversize response and a late one are read. */
+  /** True when what the handler writes is dropped: the recording has ended, the handler is not late, and no oversize response is open. */
   get #isUnread(): boolean {
     return this.#isDone && !this.#late && (!this.#oversize || this.#oversize.destroyed);
   }
